@@ -12,41 +12,6 @@
  * means "off" or "the usual". The result has the same bits on every CPU, for any number of threads,
  * any batch and any chunking of a prompt (docs/canon.md).
  *
- * CONTENTS
- *
- * Most callers need only the ten lines of the synopsis, the conventions behind it and the fields of
- * attn_params that they set. The parts of this file are, in order:
- *
- *   Version and errors      attn_status says what went wrong.
- *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
- *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
- *   What changes a logit    attn_bias and a callback change logits before the softmax.
- *   Caches                  attn_rows says where keys lie in ring buffers and pages.
- *   Further outputs         attn_logits and attn_state return more than o and lse.
- *   Parts of a call         attn_part names some of the rows or some of the keys.
- *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
- *   The call                attn_params has a field for each of the above.
- *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
- *   Helpers                 These functions make slopes, convert types and name kernel sets.
- *
- * The levels follow, and each begins with the name of its source, src/api/NAME.h:
- *
- *   explain                 attn_explain tells how a call would run, and why.
- *   options                 attn_params_from_string reads options of a command line.
- *   merge                   attn_state_merge joins results over different keys.
- *   rope                    attn_rope_apply rotates q and k by their positions.
- *   cache                   attn_cache keeps keys and values while text is generated.
- *   backward                attn_backward computes gradients for training.
- *   resume                  attn_resume_step fetches keys tile by tile, e.g. from a file.
- *   patterns                attn_pattern builds block-sparse masks such as BigBird.
- *   dilated                 attn_dilated_forward is the attention of LongNet.
- *   ring                    attn_ring_forward divides one sequence among many ranks.
- *   backend                 attn_backend lets a device run calls; its authors read this.
- *
- * Including attn.h and linking attn.c gives every part above. attn_opencl.h adds a backend for
- * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
- * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
- *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
  *     attn_params p = {0};                      // zero is every field's default
@@ -60,28 +25,68 @@
  *         puts(attn_check(&p, ws, need, text, sizeof text));     // char text[200];
  *     free(ws);
  *
- * CONVENTIONS
+ * CONTENTS
  *
- * Memory. The library never allocates. The caller gives one workspace per call, which may have any
- *   alignment and any content; attn_workspace_size tells the size that is best. The stack in use is
- *   2 to 3.8 KiB deep, and below 4 KiB in every build measured (tests/stack.sh), unless a level
- *   says otherwise.
+ * Most callers need only these ten lines, the conventions below and the fields of attn_params that
+ * they set. The parts of this file are, in order:
+ *
+ *   Version and errors      attn_status says what went wrong.
+ *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
+ *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
+ *   What changes a logit    attn_bias and a callback change logits before the softmax.
+ *   Caches                  attn_rows says where keys lie in ring buffers and pages.
+ *   Further outputs         attn_logits and attn_state return more than o and lse.
+ *   Parts of a call         attn_part names some of the rows or some of the keys.
+ *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
+ *   The call                attn_params has a field for each of the above.
+ *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
+ *   Helpers                 These functions make slopes, convert types and name kernel sets.
+ *
+ * The levels follow. Each begins with the name of its source, src/api/NAME.h:
+ *
+ *   explain     attn_explain tells how a call would run, and why.
+ *   options     attn_params_from_string reads options of a command line.
+ *   merge       attn_state_merge joins results over different keys.
+ *   rope        attn_rope_apply rotates q and k by their positions.
+ *   cache       attn_cache keeps keys and values while text is generated.
+ *   backward    attn_backward computes gradients for training.
+ *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
+ *   patterns    attn_pattern builds block-sparse masks such as BigBird.
+ *   dilated     attn_dilated_forward is the attention of LongNet.
+ *   ring        attn_ring_forward divides one sequence among many ranks.
+ *   backend     attn_backend lets a device run calls; only authors of backends need it.
+ *
+ * Including attn.h and linking attn.c gives every part above. attn_opencl.h adds a backend for
+ * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
+ * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
+ *
+ * CONVENTIONS hold for every function of this file that does not say otherwise.
+ *
+ * Memory. The library never allocates. The caller gives each call a workspace of any alignment and
+ *   content, and a size query such as attn_workspace_size tells the best size. A smaller workspace
+ *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets; data
+ *   of tensors is not read and may be NULL. On an error a query for a workspace sets *bytes to 0.
+ *   The stack in use is 2 to 3.8 KiB deep, and below 4 KiB in every build measured
+ *   (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
- *   callback gets independent pieces of work, in up to five lists one after the other; where heads
+ *   callback gets independent pieces of work, in up to five lists one after the other. Where heads
  *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
  *   callback the library uses OpenMP if compiled with it, and else runs in the calling thread.
  *   Every function may run in many threads at once if workspaces and outputs are distinct. The
  *   number of threads never changes a bit of the result.
- * Errors. Every function that can fail returns an attn_status. attn_check turns it into a sentence
- *   with the name and value of the field. After an error other than ATTN_ERR_CALLBACK nothing was
- *   written.
+ * Errors. Every function that can fail returns an attn_status. A check such as attn_check turns it
+ *   into a sentence with the name and value of the field. A function that has an argument `why`
+ *   puts the sentence there; why may be NULL. After an error other than ATTN_ERR_CALLBACK nothing
+ *   was written.
  * Strides. A stride counts elements and may be negative. A stride of 0 means packed [batch, head,
  *   seq, dim] in tensors and arrays with an entry per token, and it means broadcast in the bias and
  *   in boolean masks. ATTN_STRIDE_BROADCAST shares any input along an axis. The last dimension is
  *   always contiguous. Data need only be aligned for its element type.
- * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
+ * Aliasing. An output must not overlap any input, the workspace or another output.
+ * Callbacks. Those about pairs (mask, mask_tile, score and its derivative) run on workers. Their
+ *   calls may overlap, and they must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
- *   the logit, then all masks apply, and then softmax takes the sink in. A key is visible only if
+ *   the logit, then all masks apply, and last the sink joins the softmax. A key is visible only if
  *   every mask shows it.
  * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its
  *   sequence, and p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
@@ -89,16 +94,16 @@
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes its row NaN and no other. A bias of -inf
+ *   Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias of -inf
  *   masks its key.
- * Determinism. Equal inputs give equal bits; docs/canon.md states the order of operations and its
- *   limits, which are rounding to nearest and no subnormal intermediate. This holds only if the
- *   caller's callbacks are pure.
+ * Determinism. Equal inputs give equal bits if the caller's callbacks are pure. docs/canon.md
+ *   states the order of operations and its limits, which are rounding to nearest and no subnormal
+ *   intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
  *   stay below 2^127; beyond that IEEE arithmetic decides.
  *
- * MACROS that a user may define before including attn.h and for compiling attn.c are these alone:
+ * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
  *
  *   ATTN_API         decorates every public function; its default is nothing.
  *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
@@ -218,8 +223,7 @@
 extern "C" {
 #endif
 
-/* Every function that can fail returns one of these; docs/troubleshooting.md has an entry for
- * each. */
+/* Every function that can fail returns one of these; docs/troubleshooting.md explains each. */
 typedef enum attn_status {
     ATTN_OK = 0,          /* The call succeeded. */
     ATTN_ERR_ARG,         /* A field or a combination of fields is wrong. */
@@ -235,11 +239,11 @@ typedef enum attn_status {
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
- * every one of them. */
+ * every type. */
 typedef enum attn_dtype {
-    ATTN_F32 = 0, /* Elements are float. */
-    ATTN_F16 = 1, /* Elements are uint16_t with the bits of IEEE binary16. */
-    ATTN_BF16 = 2 /* Elements are uint16_t with the bits of bfloat16, the upper half of a float. */
+    ATTN_F32 = 0, /* float */
+    ATTN_F16 = 1, /* uint16_t with the bits of IEEE binary16 */
+    ATTN_BF16 = 2 /* uint16_t with the bits of bfloat16, the upper half of a float */
 } attn_dtype;
 
 /* This stride makes every index of an axis read the same data; only inputs may have it. */
@@ -248,20 +252,15 @@ typedef enum attn_dtype {
 /* An attn_tensor is an input whose element (b, h, s, d) lies at
  * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
 typedef struct attn_tensor {
-    /* dtype is an attn_dtype; 0 means ATTN_F32. */
-    int dtype;
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_seq;
+    int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
     const void *data;
 } attn_tensor;
 
-/* An attn_output is an output that is addressed as an attn_tensor is; no axis of it may be
- * broadcast. */
+/* An attn_output is an output with the addressing of attn_tensor. No axis may be broadcast. */
 typedef struct attn_output {
-    /* dtype is an attn_dtype; 0 means ATTN_F32. */
-    int dtype;
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_seq;
+    int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
     void *data;
 } attn_output;
 
@@ -275,7 +274,7 @@ typedef struct attn_output {
  * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
  * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
  * keys, its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi
- * take hidden siblings for keys between.
+ * count hidden siblings as keys in between.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_alignment chooses the offset of pos(i) = i + offset. */
@@ -285,19 +284,17 @@ typedef enum attn_alignment {
     ATTN_ALIGN_OFFSET = 2        /* The caller gives it: offset = p.q_offset[b]. */
 } attn_alignment;
 
-/* p.window takes this value where the window is on. */
+/* This value of p.window turns the window on. */
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
  * visible. Rows and columns are addressed as in attn_bias. */
 typedef struct attn_mask {
-    /* If invert is nonzero, nonzero elements are hidden instead. */
-    int invert;
-    /* Strides count bytes in p.bool_mask and bits in p.bit_mask, where bit n is bit n%8 of byte
+    int invert; /* nonzero: nonzero elements are hidden instead */
+    /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
      * n/8; 0 broadcasts the axis. */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL turns the mask off. */
-    const uint8_t *data;
+    const uint8_t *data; /* NULL turns the mask off */
 } attn_mask;
 
 /* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
@@ -305,36 +302,28 @@ typedef struct attn_mask {
  *
  * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending, where row_offsets
- * is moved by b*csr_stride_batch + h*csr_stride_head.
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The row_offsets of
+ * batch entry b and head h begin b*csr_stride_batch + h*csr_stride_head entries further on.
  *
  * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
  * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
-    /* A cell covers block_q rows and block_k keys; 0 in both turns the mask off. */
-    int64_t block_q, block_k;
-    /* These strides of the bitmap count bits; 0 shares it along the axis. */
-    ptrdiff_t stride_batch, stride_head;
-    /* stride_row counts bits; 0 means packed: ceil(seq_len_kv / block_k). */
-    ptrdiff_t stride_row;
-    /* bitmap is NULL where the CSR form is given. */
-    const uint8_t *bitmap;
-    /* These strides count entries of row_offsets; 0 shares the rows along the axis. */
-    ptrdiff_t csr_stride_batch, csr_stride_head;
-    /* row_offsets has one entry per row of cells and one more; NULL means there is no CSR form. */
-    const int32_t *row_offsets;
-    /* columns is given exactly where row_offsets is. */
-    const int32_t *columns;
+    int64_t block_q, block_k; /* rows and keys of a cell; 0 in both turns the mask off */
+
+    ptrdiff_t stride_batch, stride_head; /* bits; 0 shares the bitmap along the axis */
+    ptrdiff_t stride_row;                /* bits; 0 means packed: ceil(seq_len_kv / block_k) */
+    const uint8_t *bitmap;               /* NULL with the CSR form */
+
+    ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 shares them */
+    const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
+    const int32_t *columns;     /* given exactly where row_offsets is */
 } attn_block_mask;
 
-/* An attn_pair is one (query, key) pair as callbacks see it. */
+/* An attn_pair is a (query, key) pair as callbacks see it. */
 typedef struct attn_pair {
-    /* head is the head of the query. */
-    int64_t batch, head;
-    /* i is the row of this call, and j is the key of the sequence. */
-    int64_t i, j;
-    /* These positions are absolute: pos = key_base + i + offset and n = key_base + j. */
-    int64_t pos, n;
+    int64_t batch, head; /* batch entry, query head */
+    int64_t i, j;        /* row of this call, key of the sequence */
+    int64_t pos, n;      /* absolute: pos = key_base + i + offset, n = key_base + j */
 } attn_pair;
 
 /* An attn_rect is a rectangle of pairs: rows i_begin to i_end-1 of heads head_begin to head_end-1
@@ -351,11 +340,10 @@ typedef enum attn_tile_class {
     ATTN_TILE_FULL = 2     /* Every pair is visible. */
 } attn_tile_class;
 
-/* A mask callback returns nonzero where the pair is visible. It is called on workers, calls may
- * overlap, and it must not throw or longjmp. */
+/* A mask callback returns nonzero where the pair is visible. */
 typedef int (*attn_mask_fn)(void *user, const attn_pair *at);
 
-/* A classifier returns the attn_tile_class of a rectangle, under the rules of attn_mask_fn. */
+/* A classifier returns the attn_tile_class of a rectangle. */
 typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
 
 /* ------------------------------------------------------------------------------------------------
@@ -367,16 +355,12 @@ typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
  * the caller's: key j has column kv_begin[b] + j. With cu_seqlens, rows and columns start at 0 in
  * each sequence. */
 typedef struct attn_bias {
-    /* dtype is ATTN_F32, ATTN_F16 or ATTN_BF16. */
-    int dtype;
-    /* Each stride counts elements; 0 broadcasts the axis. */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL turns the bias off. */
-    const void *data;
+    int dtype;                                                /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 broadcasts the axis */
+    const void *data;                                         /* NULL turns the bias off */
 } attn_bias;
 
-/* A score callback gets a natural logit and returns the one to use. It is called on workers, calls
- * may overlap, and it must not throw or longjmp. */
+/* A score callback gets a natural logit and returns the one to use. */
 typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 
 /* ------------------------------------------------------------------------------------------------
@@ -395,35 +379,31 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
  *   - there are row tiles for at least half of the workers.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry needs its own copy of the shared
- * keys all the same, as any copy may be read. The workspace then also holds the states of all rows,
+ * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
+ * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
  * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
  * smaller, each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
- * first row of the batch entry on. Column c of sequence b is row r = begin[b] + c, or r - ring
- * where that sum reaches ring. Without pages, row r lies in the batch entry, and a ring makes k and
- * v [batch, num_heads_kv, ring, head_dim].
+ * first row of the batch entry on. Column c of sequence b is row r = (begin[b] + c) % ring, or
+ * r = c without a ring. Without pages, row r lies in the batch entry, and a ring makes k and v
+ * [batch, num_heads_kv, ring, head_dim].
  *
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
  * then are [num_pages, num_heads_kv, page_size, head_dim], stride_batch lies between pages, and all
  * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
  * in. */
 typedef struct attn_rows {
-    /* ring is the number of rows of a sequence, after which they start over, and is at least
-     * kv_begin + kv_len; 0 turns the ring off. */
+    /* Rows of a sequence, after which they start over: at least kv_begin + kv_len. 0 turns the ring
+     * off. */
     int64_t ring;
-    /* begin[batch] holds the row of column 0, below ring; it needs a ring, and NULL means 0. */
-    const int32_t *begin;
-    /* page_size is the number of rows of a page; 0 means that there are no pages. */
-    int64_t page_size;
-    /* num_pages is the number of pages that k and v hold. */
-    int64_t num_pages;
-    /* table is [batch, pages of a sequence]; entries that no key in use needs are not read. */
-    const int32_t *table;
-    /* table_stride lies between batch entries; 0 means packed: ceil(rows / page_size), where rows
-     * is ring or, without a ring, seq_len_kv. */
+    const int32_t *begin; /* [batch], row of column 0, below ring; needs a ring; NULL means 0 */
+    int64_t page_size;    /* rows of a page; 0 means no pages */
+    int64_t num_pages;    /* pages that k and v hold */
+    const int32_t *table; /* [batch, pages of a sequence]; entries that no key needs are not read */
+    /* Entries between sequences. 0 means packed: ceil(rows / page_size), where rows is ring or,
+     * without a ring, seq_len_kv. */
     ptrdiff_t table_stride;
 } attn_rows;
 
@@ -444,26 +424,20 @@ typedef enum attn_logits_stage {
  * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
  * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
 typedef struct attn_logits {
-    /* stage is an attn_logits_stage. */
-    int stage;
-    /* num_rows is the number of chosen rows; 0 means all seq_len_q rows where rows is NULL. */
-    int64_t num_rows;
-    /* rows[num_rows] are row numbers i for every batch entry and head; NULL means 0, 1, .... */
-    const int32_t *rows;
-    /* NULL turns this output off. */
-    float *data;
+    int stage;           /* attn_logits_stage */
+    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows where rows is NULL */
+    const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
+    float *data;         /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
- * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). */
+ * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). attn_state_merge alone reads
+ * the sizes; other functions have those of p. */
 typedef struct attn_state {
-    /* num_rows is read by attn_state_merge alone; the other functions take the sizes of p. */
     int64_t num_rows;
-    /* head_dim_v is read by attn_state_merge alone. */
     int64_t head_dim_v;
-    /* m and l are [row], and o is [row, head_dim_v]. */
-    float *m, *l, *o;
+    float *m, *l, *o; /* [row], [row], [row, head_dim_v] */
 } attn_state;
 
 /* ------------------------------------------------------------------------------------------------
@@ -477,24 +451,21 @@ typedef struct attn_state {
  * Where `rows` is set, q, o, lse and state (and dout, dlse, dq of attn_backward) hold only rows
  * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
  * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
- * is row row_begin or key key_begin; packed strides and the numbers of states go by these counts.
+ * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
  * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
  * impl naive. */
 typedef struct attn_part {
-    /* Nonzero makes row_begin and row_count, or key_begin and key_count, count; 0 means all rows or
-     * all keys. */
-    int rows, keys;
-    /* Nonzero, with keys and partial, continues p.state: it holds what earlier parts of this chunk
-     * of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if all
-     * parts but the last end where n is a multiple of 16. The keys in use of a sequence with rows
-     * must lie in one chunk. */
+    int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
+    int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
+    /* Nonzero, only with keys and partial, continues p.state. It holds what earlier parts of this
+     * chunk of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if
+     * all parts but the last end where n is a multiple of 16. The keys in use of a sequence with
+     * rows must lie in one chunk. */
     int continued;
-    /* These are the rows of the part if `rows` is set, and 0 otherwise. */
     int64_t row_begin, row_count;
-    /* These are the keys of the part if `keys` is set, and 0 otherwise. */
     int64_t key_begin, key_count;
 } attn_part;
 
@@ -518,17 +489,17 @@ typedef enum attn_impl {
     ATTN_IMPL_AUTO = 3     /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
 } attn_impl;
 
-/* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default, as it was at most 2 % faster
- * (README.md). */
+/* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
+ * 2 % faster (README.md). */
 #define ATTN_AUTO_NAIVE_KEYS 0
 
 /* A task does piece `index` of a list of work, in the scratch memory of `worker`. */
 typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
 
 /* A parallel_for runs task(arg, index, worker) once for each index from 0 to n-1, in any order, and
- * returns when all are done. Workers are numbered from 0 to p.num_workers-1, and no two tasks may
- * run with one number at a time. It returns 0, or nonzero when it failed; attn_forward then returns
- * ATTN_ERR_CALLBACK. */
+ * returns when all are done. Workers are numbered from 0 to p.num_workers-1, and two tasks that run
+ * at once have different numbers. It returns 0, or nonzero when it failed; attn_forward then
+ * returns ATTN_ERR_CALLBACK. */
 typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
 
 /* An attn_log_level says whether a log sentence only informs or also warns. */
@@ -548,231 +519,168 @@ typedef struct attn_backend attn_backend;
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_params is everything about one call. Set it to zero, then assign: zero is the default of
- * every field. Pointers are NULL where a feature is off. */
+ * every field, and a feature whose pointer is NULL is off. */
 typedef struct attn_params {
     /* ---- sizes. A batch or seq_len_q of 0 leaves nothing to do, and a seq_len_kv of 0 makes every
      * row empty. */
 
-    /* batch is the number of independent sequences, packed or not. */
-    int64_t batch;
-    /* num_heads_q is the number of query heads, at least 1. */
-    int64_t num_heads_q;
-    /* num_heads_kv must divide num_heads_q (GQA; 1 = MQA), and query head h reads kv head
-     * h / (num_heads_q / num_heads_kv); 0 means num_heads_q. */
+    int64_t batch;       /* independent sequences, packed or not */
+    int64_t num_heads_q; /* query heads, at least 1 */
+    /* kv heads, a divisor of num_heads_q (GQA; 1 = MQA); 0 means num_heads_q. Query head h reads kv
+     * head h / (num_heads_q / num_heads_kv). */
     int64_t num_heads_kv;
-    /* seq_len_q is the number of rows of q and o per batch entry, or in all with cu_seqlens_q. */
-    int64_t seq_len_q;
-    /* seq_len_kv is the number of keys per batch entry, or in all with cu_seqlens_kv. */
-    int64_t seq_len_kv;
-    /* head_dim is the number of elements of one q and k vector, at least 1. */
-    int64_t head_dim;
-    /* head_dim_v is the number of elements of one v and o vector; 0 means head_dim. */
-    int64_t head_dim_v;
-    /* scale is the factor on q.k and must be finite; 0 means 1/sqrt(head_dim). */
-    float scale;
+    int64_t seq_len_q;  /* rows of q and o per batch entry, or in all with cu_seqlens_q */
+    int64_t seq_len_kv; /* keys per batch entry, or in all with cu_seqlens_kv */
+    int64_t head_dim;   /* elements of a q or k vector, at least 1 */
+    int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
+    float scale;        /* finite factor on q.k; 0 means 1/sqrt(head_dim) */
 
-    /* ---- tensors. With cu_seqlens the packed order of q, k, v and o is [token, head, dim], and
-     * stride_batch is not used. */
+    /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
+     * v and o is [token, head, dim], and stride_batch is not used. */
 
-    /* q is [batch, num_heads_q, seq_len_q, head_dim]. */
-    attn_tensor q;
-    /* k is [batch, num_heads_kv, seq_len_kv, head_dim], unless kv_rows says otherwise. */
-    attn_tensor k;
-    /* v is [batch, num_heads_kv, seq_len_kv, head_dim_v], unless kv_rows says otherwise. */
-    attn_tensor v;
-    /* o is [batch, num_heads_q, seq_len_q, head_dim_v]; its data may be NULL where lse, state or
-     * logits are asked for. */
+    attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
+    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, state or logits are
+     * asked for. */
     attn_output o;
-    /* lse is f32 [batch, num_heads_q, seq_len_q], or [num_heads_q, token] with cu_seqlens_q, and
-     * gets the natural log of the sum of exp(logit) and of the sink; NULL data turns it off. */
+    /* Natural log of the sum of exp(logit) and of the sink: f32 [batch, num_heads_q, seq_len_q], or
+     * [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
 
-    /* q_len[batch] counts the rows in use, and others are not read or written; NULL means all. */
-    const int32_t *q_len;
-    /* kv_len[batch] counts the keys in use from kv_begin on; NULL means all. */
-    const int32_t *kv_len;
-    /* kv_begin[batch] is the first key in use (left padding): key j is column kv_begin + j of k, v,
-     * bias, masks and kv_segments; NULL means 0. */
+    const int32_t *q_len;  /* [batch], rows in use; no other is read or written; NULL means all */
+    const int32_t *kv_len; /* [batch], keys in use from kv_begin on; NULL means all */
+    /* [batch], first key in use (left padding): key j is column kv_begin + j of k, v, bias, masks
+     * and kv_segments. NULL means 0. */
     const int32_t *kv_begin;
-    /* cu_seqlens_q[batch + 1] packs sequences of various lengths: sequence b is rows cu[b] to
-     * cu[b+1]-1; NULL means not packed. */
+    /* [batch + 1], borders of packed sequences of various lengths: sequence b is rows cu[b] to
+     * cu[b+1]-1. NULL means not packed. */
     const int32_t *cu_seqlens_q;
-    /* cu_seqlens_kv[batch + 1] packs keys and needs cu_seqlens_q; without it k and v are not
-     * packed, and cu_seqlens_q then needs kv_len. */
+    /* [batch + 1], borders of packed keys, only with cu_seqlens_q. NULL means that k and v are not
+     * packed; cu_seqlens_q then needs kv_len. */
     const int32_t *cu_seqlens_kv;
-    /* key_base[batch] is the position of the first key, 0 to 2^58; NULL means 0. */
-    const int64_t *key_base;
-    /* kv_rows says where the keys of a cache lie; all 0 means one after the other. */
-    attn_rows kv_rows;
-    /* shared_keys is the number of first keys that are equal in every batch entry (see "Caches"),
-     * at most seq_len_kv; 0 turns sharing off. */
-    int64_t shared_keys;
+    const int64_t *key_base; /* [batch], position of the first key, 0 to 2^58; NULL means 0 */
+    attn_rows kv_rows;       /* where the keys of a cache lie; all 0 means one after the other */
+    int64_t shared_keys;     /* first keys that all entries share (see "Caches"), 0 to seq_len_kv */
 
     /* ---- position of the queries */
 
-    /* alignment is an attn_alignment and matters to causal, window, chunked, prefix and ALiBi. */
-    int alignment;
-    /* q_offset[batch] is given with ATTN_ALIGN_OFFSET alone and may be negative. */
-    const int32_t *q_offset;
+    int alignment;           /* attn_alignment, for causal, window, chunked, prefix and ALiBi */
+    const int32_t *q_offset; /* [batch], only with ATTN_ALIGN_OFFSET; may be negative */
 
     /* ---- masks. A key is visible if every one of them shows it. */
 
-    /* Nonzero makes key j visible only if j <= pos(i). */
-    int causal;
-    /* prefix[batch] makes keys j < prefix[b] visible in spite of causal; NULL means 0. */
-    const int32_t *prefix;
-    /* ATTN_WINDOW makes key j visible only if pos(i) - window_left <= j <= pos(i) + window_right; 0
+    int causal;            /* nonzero: key j is visible only if j <= pos(i) */
+    const int32_t *prefix; /* [batch], causal does not hide keys j < prefix[b]; NULL means 0 */
+    /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
-    /* window_left counts the keys before one's own position; -1 means unbounded. */
-    int64_t window_left;
-    /* window_right counts the keys after one's own position; -1 means unbounded. */
-    int64_t window_right;
-    /* chunk_size shows a row only the keys whose floor((key_base + position) / chunk_size) equals
-     * its own (chunked attention); 0 means off. */
+    int64_t window_left;  /* keys before one's own position; -1 means unbounded */
+    int64_t window_right; /* keys after one's own position; -1 means unbounded */
+    /* Chunked attention: a row sees only the keys whose floor((key_base + position) / chunk_size)
+     * equals its own. 0 means off. */
     int64_t chunk_size;
-    /* q_segments [batch, seq_len_q], or [token] with cu_seqlens, are document ids, and a row sees
-     * only the keys of its own id; NULL means off. */
+    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys of its
+     * own id. NULL means off. */
     const int32_t *q_segments;
-    /* kv_segments [batch, seq_len_kv], or [token] with cu_seqlens, is given exactly where
-     * q_segments is. */
+    /* [batch, seq_len_kv], or [token] with cu_seqlens, given exactly where q_segments is. */
     const int32_t *kv_segments;
-    /* q_segments_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t q_segments_stride;
-    /* kv_segments_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t kv_segments_stride;
-    /* tree_parents [batch, seq_len_q], or [token] with cu_seqlens, holds the parent of node i (see
-     * "Masks"), below i and counted within the sequence, or -1 for a root; NULL means off. */
+    ptrdiff_t q_segments_stride;  /* elements between batch entries; 0 means packed */
+    ptrdiff_t kv_segments_stride; /* elements between batch entries; 0 means packed */
+    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. That of
+     * node i is below i and counted within the sequence, or -1 for a root. NULL means off. */
     const int32_t *tree_parents;
-    /* tree_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t tree_stride;
-    /* bool_mask has one byte per pair, and its strides count bytes. */
-    attn_mask bool_mask;
-    /* bit_mask has one bit per pair, and its strides count bits. */
-    attn_mask bit_mask;
-    /* block_mask has one cell per block_q rows and block_k keys. */
-    attn_block_mask block_mask;
-    /* mask is called about single pairs; NULL means off. */
-    attn_mask_fn mask;
-    /* mask_tile may decide about tiles for mask; NULL makes every tile partial. */
-    attn_mask_tile_fn mask_tile;
+    ptrdiff_t tree_stride;       /* elements between batch entries; 0 means packed */
+    attn_mask bool_mask;         /* one byte per pair; its strides count bytes */
+    attn_mask bit_mask;          /* one bit per pair; its strides count bits */
+    attn_block_mask block_mask;  /* one cell per block_q rows and block_k keys */
+    attn_mask_fn mask;           /* decides about single pairs; NULL means off */
+    attn_mask_tile_fn mask_tile; /* may decide about tiles for mask; NULL: all are partial */
 
     /* ---- what changes a logit, in this order */
 
-    /* A softcap c from 1e-30 to 1e30 makes the logit c * tanh(logit / c); 0 means off. */
-    float softcap;
-    /* bias is added to the logit. */
-    attn_bias bias;
-    /* alibi_slopes[num_heads_q] add -slope * |pos(i) - j|; NULL means off. */
-    const float *alibi_slopes;
-    /* alibi_stride lies between batch entries; 0 means one set of slopes for all of them. */
-    ptrdiff_t alibi_stride;
-    /* score gets each natural logit and returns another; it is not called for a logit of -inf or a
-     * masked pair, and NULL means off. */
+    float softcap;  /* c, 1e-30 to 1e30: the logit becomes c * tanh(logit / c); 0 means off */
+    attn_bias bias; /* added to the logit */
+    const float *alibi_slopes; /* [num_heads_q], each adds -slope * |pos(i) - j|; NULL means off */
+    ptrdiff_t alibi_stride;    /* elements between batch entries; 0: one set of slopes for all */
+    /* Gets a natural logit and returns another; not called for a logit of -inf or a masked pair.
+     * NULL means off. */
     attn_score_fn score;
-    /* callback_user is the first argument of score, mask and mask_tile. */
-    void *callback_user;
+    void *callback_user; /* first argument of score, mask and mask_tile */
 
     /* ---- softmax */
 
-    /* sinks[num_heads_q] is one more logit per head, without a value, neither scaled nor capped;
-     * -inf means none for this head, and NULL means off. */
+    /* [num_heads_q], one more logit per head, without a value, neither scaled nor capped; -inf
+     * means none for this head. NULL means off. */
     const float *sinks;
-    /* Nonzero gives every head a sink of 0 and excludes sinks. */
-    int softmax1;
-    /* dropout_p is the probability of dropping a key, in [0, 1); 0 means off. */
-    float dropout_p;
-    /* dropout_seed is the key of attn_dropout_keep. */
-    uint64_t dropout_seed;
+    int softmax1;          /* nonzero gives every head a sink of 0 and excludes sinks */
+    float dropout_p;       /* probability of dropping a key, in [0, 1); 0 means off */
+    uint64_t dropout_seed; /* key of attn_dropout_keep */
 
     /* ---- further outputs */
 
-    /* Nonzero writes the raw state instead of o and lse; no sink enters, and logits of stage
+    /* Nonzero writes the raw state instead of o and lse. No sink enters, and logits of stage
      * SOFTMAX are not supported. */
     int partial;
-    /* state is where partial writes. */
-    attn_state state;
-    /* logits asks for logits of chosen rows. */
-    attn_logits logits;
+    attn_state state;   /* where partial writes */
+    attn_logits logits; /* asks for logits of chosen rows */
 
     /* ---- how to compute. Nothing here changes a bit of an explicit impl. */
 
-    /* impl is an attn_impl; 0 means tiled. */
-    int impl;
-    /* ATTN_IMPL_AUTO is naive up to this seq_len_kv; 0 means what tuning says, or else
+    int impl; /* attn_impl; 0 means tiled */
+    /* Largest seq_len_kv at which ATTN_IMPL_AUTO is naive; 0 means what tuning says, or else
      * ATTN_AUTO_NAIVE_KEYS. */
     int64_t auto_naive_keys;
-    /* Nonzero makes naive hold the logits of all heads at once. */
-    int naive_whole;
-    /* tile_keys is the largest number of keys of a tile: 16, 32, ... 1024; 0 leaves the choice to
-     * the library. */
-    int tile_keys;
-    /* tuning is a text as described in "How to compute", ended by a zero byte; NULL means the usual
-     * sizes. */
-    const char *tuning;
-    /* Nonzero always takes the second pass of docs/canon.md, "redo"; it serves tests. */
-    int force_redo;
-    /* kernels is the set to use; NULL means the best one linked in for this CPU and number of
-     * rows. */
+    int naive_whole; /* nonzero makes naive hold the logits of all heads at once */
+    int tile_keys; /* largest number of keys of a tile: 16, 32, ... 1024; 0: the library's choice */
+    const char *tuning; /* a text (see "How to compute") ended by a zero byte; NULL: usual sizes */
+    int force_redo; /* nonzero always takes the second pass of docs/canon.md, "redo": for tests */
+    /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */
     const attn_kernels *kernels;
-    /* backend is the device to use; NULL means the CPU. */
-    const attn_backend *backend;
-    /* num_workers is the number of workers that the workspace is sized for; 0 means 1, or OpenMP's
-     * maximum. */
-    int num_workers;
-    /* parallel_for runs the pieces of work; NULL means OpenMP when compiled with it, and otherwise
-     * a plain loop. */
+    const attn_backend *backend; /* the device; NULL means the CPU */
+    int num_workers; /* workers that the workspace is sized for; 0 means 1, or OpenMP's maximum */
+    /* Runs the pieces of work. NULL means OpenMP when compiled with it, and otherwise a plain
+     * loop. */
     attn_parallel_for_fn parallel_for;
-    /* parallel_user is the first argument of parallel_for. */
-    void *parallel_user;
-    /* log hears why a backend refused or failed a call and why a tuning text was ignored; NULL
-     * means silence. */
+    void *parallel_user; /* first argument of parallel_for */
+    /* Hears why a backend refused or failed a call and why a tuning text was ignored; NULL means
+     * silence. */
     attn_log_fn log;
-    /* log_user is the first argument of log. */
-    void *log_user;
+    void *log_user; /* first argument of log */
 
-    /* ---- a part of the call */
-
-    /* part names some of the rows or some of the keys; all 0 means the whole call. */
-    attn_part part;
+    attn_part part; /* some of the rows or some of the keys; all 0 means the whole call */
 } attn_params;
 
 /* ------------------------------------------------------------------------------------------------
  * Basic call
  * --------------------------------------------------------------------------------------------- */
 
-/* attn_workspace_size() sets *bytes to the size of workspace that is best for attn_forward of *p.
+/* attn_workspace_size() sets *bytes to the best size of a workspace for attn_forward of *p.
  *
- * A smaller workspace works too, somewhat slower, with smaller tiles or fewer workers, down to what
- * one worker needs. One that was asked for with the largest seq_len_q and the largest seq_len_kv
- * therefore serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
- * was the final length, its decode steps. As a special case, where impl = AUTO changes to NAIVE the
- * caller must ask for both.
- *
- * Lengths and offsets are read; data of tensors is not, and may be NULL. On an error *bytes is 0.
- * Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run
- * the call but refuses it) or what a backend's sizing returns. */
+ * A workspace for the largest seq_len_q and the largest seq_len_kv serves every shorter call that
+ * differs in nothing else: a prefill and, if seq_len_kv was the final length, its decode steps. As
+ * a special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
+ * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run the
+ * call but refuses it) or what a backend's sizing returns. */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
  * It reads q, k, v and the arrays of *p and writes o, lse, state and logits, those that are asked
- * for. Outputs must not overlap inputs, the workspace or each other. Two calls may run at once if
- * their workspaces and outputs are distinct. The algorithm is the online softmax (Milakov and
- * Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of
- * docs/canon.md.
- *
- * Returns the errors of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if
- * parallel_for or a backend failed. Nothing was written unless it is the last of these. */
+ * for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et
+ * al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
+ * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
+ * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
 /* attn_check() says in one English sentence what is wrong with *p and the workspace, or "ok".
  *
  * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
  * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
- * which only a run can show, it says "ok". It computes nothing and may run in any thread. */
+ * which only a run can show, it says "ok". It computes nothing. The
+ * checks of the levels do all this for their functions. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
@@ -783,8 +691,8 @@ ATTN_API const char *attn_status_string(attn_status status);
 /* attn_version() returns the version of the library in the binary, e.g. "0.1.0". */
 ATTN_API const char *attn_version(void);
 
-/* attn_params_size() returns sizeof(attn_params) of the library in the binary. It differs from that
- * of the program if header and library do not match. */
+/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If header and
+ * library do not match, the program has another sizeof(attn_params). */
 ATTN_API size_t attn_params_size(void);
 
 /* ------------------------------------------------------------------------------------------------
@@ -793,17 +701,16 @@ ATTN_API size_t attn_params_size(void);
 
 /* attn_alibi_slopes() writes the standard ALiBi slopes of num_heads heads, 1 to 2^20.
  *
- * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two; else the slopes of the next
- * lower power of two come first, and every other one of the next higher follows (Press et al. 2021,
- * arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
+ * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
+ * next lower power of two come first, and every other one of the next higher follows (Press et al.
+ * 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
  * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
- * It rounds to nearest even and stores every NaN in one canonical form. dst and src must not
- * overlap. Returns ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, or n is
- * beyond PTRDIFF_MAX / 4. */
+ * It rounds to nearest even and stores every NaN in one canonical form. Returns ATTN_ERR_ARG if a
+ * type is unknown, a pointer is NULL and n is not 0, or n is beyond PTRDIFF_MAX / 4. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 
@@ -833,59 +740,41 @@ ATTN_API const char *attn_impl_name(int impl);
 
 /* An attn_info tells how a call would run. */
 typedef struct attn_info {
-    /* impl is the attn_impl that runs: TILED or NAIVE. */
-    int impl;
-    /* impl_name is "tiled" or "naive". */
-    const char *impl_name;
-    /* kernels_name is the kernel set, e.g. "portable_fma". */
-    const char *kernels_name;
-    /* backend_name is "cpu" or the name of the backend. */
-    const char *backend_name;
-    /* One tile has tile_rows query rows and tile_keys keys. */
-    int tile_rows, tile_keys;
-    /* workers is the number of workers that can run at once. */
-    int workers;
-    /* items counts the independent pieces of work: those of the longest list, where keys are
-     * divided, and those of logits. */
-    int64_t items;
-    /* key_parts is the number of parts into which the keys of a row tile are divided, so that few
-     * rows use all workers; 1 means that they are not divided. */
-    int key_parts;
-    /* These are the bytes that attn_workspace_size tells, and those of one worker among them. */
-    size_t workspace_bytes, workspace_bytes_per_worker;
-    /* pairs counts the pairs that lengths, causal, window, chunked and prefix leave visible. */
-    double pairs;
-    /* flops is 2 * pairs * (head_dim + head_dim_v). */
-    double flops;
-    /* bytes is the size of q, k, v, o and lse, each touched once. */
-    double bytes;
-    /* reasons says why this path was taken and not another, one sentence each, "; " between. */
-    char reasons[512];
+    int impl;                 /* the attn_impl that runs: TILED or NAIVE */
+    const char *impl_name;    /* "tiled" or "naive" */
+    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
+    const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
+    int tile_rows, tile_keys; /* query rows and keys of a tile */
+    int workers;              /* largest number of workers that run at once */
+    int64_t items; /* pieces of work: of the longest list if keys are divided, plus logits */
+    int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
+    size_t workspace_bytes;            /* what attn_workspace_size tells */
+    size_t workspace_bytes_per_worker; /* of these, what each worker takes */
+    double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
+    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes;      /* size of q, k, v, o and lse, each touched once */
+    char reasons[512]; /* why this path was taken and no other: sentences, "; " between them */
 } attn_info;
 
 /* attn_explain() fills in *info with how attn_forward would run *p in a workspace of the best size.
  *
- * Data of tensors is not read and may be NULL. It takes time in proportion to batch * seq_len_q
- * where causal, window or chunked is on. It may run in many threads at once. Returns the errors of
- * attn_workspace_size; after one that *p causes, info->reasons holds the sentence of attn_check. */
+ * Data of tensors is not read and may be NULL. Its time grows with batch * seq_len_q where causal,
+ * window or chunked is on. Returns the errors of attn_workspace_size; after one that *p causes,
+ * info->reasons holds the sentence of attn_check. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
 /* src/api/options.h - how people read and write a call: attn_info as lines, options as words. */
 
-/* attn_info_format() writes *info as readable lines and returns text.
- *
- * It writes at most text_bytes bytes, including the terminator, and truncates what is longer. */
+/* attn_info_format() writes *info as readable lines and returns text. It writes at most text_bytes
+ * bytes, including the terminator, and truncates what is longer. */
 ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
 
 /* attn_params_from_string() overrides fields of *p by name.
  *
  * The text is, for example, "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
  * naive_whole=1 auto_naive_keys=256", which are all the names; spaces or commas separate them. It
- * serves command lines and environment variables of the caller, as the library itself reads no
- * environment.
- *
- * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged, and
- * why, which may be NULL, holds a sentence. */
+ * serves the caller's command lines and environment variables, as the library reads no environment.
+ * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
 
@@ -893,7 +782,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed. Functions may run in many threads at once if their outputs are distinct.
+ * are f32 and packed, except o and lse of attn_state_finish.
  */
 
 /* attn_state_merge() sets *out to the states of two parts of the keys together, of which *a has the
@@ -917,8 +806,8 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
  *
  * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
  * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty
- * part leaves the other unchanged. The result is within a few ulp of one call and not
- * bit-identical. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
+ * part leaves the other unchanged. Returns ATTN_ERR_ARG if a pointer is NULL or a size is
+ * negative. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);
@@ -947,10 +836,7 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
  *   their tables. docs/canon.md states the order of operations.
  * Values. Turned elements hold no -0 and only one NaN, as all outputs of the library do. Elements
  *   that are not turned are bit-exact copies if x and y have one type.
- * Memory, threads, strides. The conventions of attn.h hold: nothing is allocated, and every
- *   function may run in many threads at once if outputs are distinct. The stack stays below 4 KiB.
- * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW and put a sentence into why, which may
- *   be NULL. Nothing was written then.
+ * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW.
  */
 
 /* An attn_rope_scaling stretches the positions of a model beyond its training. */
@@ -967,60 +853,42 @@ typedef struct attn_rope {
     /* The first dim elements of a head turn and the others pass through; dim is even and at most
      * 2^24, and 0 means head_dim. */
     int64_t dim;
-    /* Pairs are (i, i + dim/2) if this is 0, as in NeoX ("half-split"), else (2i, 2i + 1), as in
-     * GPT-J. */
+    /* 0 pairs elements i and i + dim/2, as NeoX does ("half-split"); nonzero pairs 2i and 2i + 1,
+     * as GPT-J does. */
     int interleaved;
 
     /* ---- angles that are computed. A field that means nothing with this scaling must be 0 or 1,
      * except original_length, which is then not read. */
 
-    /* base is above 1; 0 means 10000. */
-    float base;
-    /* scaling is an attn_rope_scaling. */
-    int scaling;
-    /* factor is that of scaling, by which LINEAR divides frequencies, at least 1; 0 means 1. */
-    float factor;
-    /* original_length is the number of positions that the model was first trained on; YARN and
-     * LLAMA3 need it. */
-    int64_t original_length;
-    /* With YARN these are turns over the original length; 0 means 32 and 1. */
-    float beta_fast, beta_slow;
-    /* LLAMA3 takes these factors; 0 means 1 and 4. */
-    float low_freq_factor, high_freq_factor;
-    /* attention_factor multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN. */
-    float attention_factor;
-    /* freq_factors[dim/2] divide the frequencies before scaling, as the factors of LongRoPE or
-     * those stored in GGUF files do; each is at least 1e-6, and NULL means 1. With YARN and LLAMA3,
-     * which compare frequencies, each is at least 0.16, so that frequencies stay below a turn a
-     * position. */
+    float base;                 /* above 1; 0 means 10000 */
+    int scaling;                /* attn_rope_scaling */
+    float factor;               /* that of the scaling, at least 1; 0 means 1 */
+    int64_t original_length;    /* positions of the model's first training, for YARN and LLAMA3 */
+    float beta_fast, beta_slow; /* YARN: turns over the original length; 0 means 32 and 1 */
+    float low_freq_factor, high_freq_factor; /* LLAMA3; 0 means 1 and 4 */
+    float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
+    /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
+     * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
+     * at least 0.16, so that frequencies stay below a turn a position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
 
-    /* cos and sin are [num_positions, dim/2]; both are given, or both are NULL. */
-    const float *cos, *sin;
-    /* num_positions is the number of positions in the tables, from 0 on. */
-    int64_t num_positions;
-    /* table_stride lies between positions; 0 means dim/2. */
-    ptrdiff_t table_stride;
+    const float *cos, *sin; /* [num_positions, dim/2] each; both or neither */
+    int64_t num_positions;  /* positions in the tables, from 0 on */
+    ptrdiff_t table_stride; /* elements between positions; 0 means dim/2 */
 } attn_rope;
 
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
  * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed [batch,
- * num_heads, seq_len, head_dim]. */
+ * num_heads, seq_len, head_dim]. x and y may have any storage types. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
-    /* x holds the rows, in any storage type. */
-    attn_tensor x;
-    /* y gets the turned rows, in any storage type; it may be x itself (equal data, strides and
-     * type) and must otherwise not overlap it. */
-    attn_output y;
-    /* positions [batch, seq_len] are from -2^31 to 2^31; NULL means first[b] + i. */
-    const int64_t *positions;
-    /* positions_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t positions_stride;
-    /* first[batch] is the position of row 0 and cannot be given with positions; NULL means 0. */
-    const int64_t *first;
+    attn_tensor x; /* rows to turn */
+    attn_output y; /* turned rows: x itself (equal data, strides and type), or no overlap with x */
+    const int64_t *positions;   /* [batch, seq_len], -2^31 to 2^31; NULL means first[b] + i */
+    ptrdiff_t positions_stride; /* elements between batch entries; 0 means packed */
+    const int64_t *first;       /* [batch], position of row 0, without positions; NULL means 0 */
 } attn_rope_rows;
 
 /* attn_rope_apply() writes the turned rows of x to y. */
@@ -1064,22 +932,20 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
  *   back. A page counts the sequences that share it and is copied before one of them writes to it.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. A ring of window_left + n rows can take steps of n keys and can roll back n
- *   keys.
+ *   c.window_left keys. A ring of window_left + n rows takes steps of n keys and rolls back n keys.
  * Layers. All layers of a model share numbers, lengths and tables. Call attn_cache_extend once a
  *   step, then attn_cache_write and attn_cache_view for each layer. attn_cache_append does both for
  *   a cache of one layer.
- * Memory. Nothing is allocated: attn_cache_size tells what attn_cache_init needs, with any
- *   alignment. Storage may be the caller's own instead, if c.k.data and c.v.data are set before.
- *   All of it stays in place as long as the cache or a view of it is used. The stack stays below 4
- *   KiB.
+ * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
+ *   caller's own instead, if c.k.data and c.v.data are set before. All of it stays in place as long
+ *   as the cache or a view of it is used.
  * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
  *   attn_cache_read must not overlap.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
- * Errors. A function that fails puts a sentence into why, which may be NULL. Nothing was changed
- *   then, neither in the cache nor elsewhere, unless the function says otherwise.
+ * Errors. A function that fails changes nothing, neither in the cache nor elsewhere, unless it says
+ *   otherwise.
  */
 
 /* An attn_cache_layout is the order of the axes where strides are packed. */
@@ -1093,92 +959,62 @@ typedef enum attn_cache_layout {
 typedef struct attn_cache {
     /* ---- shape. It must not be changed after attn_cache_init. */
 
-    /* num_sequences is the number of sequences that have room, at least 1. */
-    int64_t num_sequences;
-    /* num_layers is the number of layers; 0 means 1. */
-    int64_t num_layers;
-    /* num_heads_kv is the number of kv heads, at least 1. */
-    int64_t num_heads_kv;
-    /* head_dim is the number of elements of one k vector, at least 1. */
-    int64_t head_dim;
-    /* head_dim_v is the number of elements of one v vector; 0 means head_dim. */
-    int64_t head_dim_v;
-    /* capacity is the largest number of keys of a sequence, at least 1. */
-    int64_t capacity;
-    /* page_size is the number of keys of a page; 0 means that the cache is not paged. */
-    int64_t page_size;
-    /* num_pages is the number of pages of all sequences; 0 means as many as they can need. */
-    int64_t num_pages;
-    /* Nonzero lets the oldest keys make room for new ones. */
-    int ring;
-    /* window_left is how many keys before its own a query of a ring may see, below capacity; with 0
-     * it sees all that are there, and results depend on what the ring still has. */
+    int64_t num_sequences; /* sequences that have room, at least 1 */
+    int64_t num_layers;    /* layers; 0 means 1 */
+    int64_t num_heads_kv;  /* kv heads, at least 1 */
+    int64_t head_dim;      /* elements of a k vector, at least 1 */
+    int64_t head_dim_v;    /* elements of a v vector; 0 means head_dim */
+    int64_t capacity;      /* largest number of keys of a sequence, at least 1 */
+    int64_t page_size;     /* keys of a page; 0 means that the cache is not paged */
+    int64_t num_pages;     /* pages of all sequences; 0 means as many as they can need */
+    int ring;              /* nonzero: the oldest keys make room for new ones */
+    /* Keys before its own that a query of a ring may see, below capacity. With 0 it sees all that
+     * are there, and results depend on what the ring still has. */
     int64_t window_left;
-    /* layout is an attn_cache_layout. */
-    int layout;
-    /* k and v give the storage types in dtype, each its own, and the caller's storage of all layers
-     * in data; where data is NULL the storage lies in the memory of attn_cache_init. stride_batch
-     * lies between sequences or, if paged, between pages; stride_seq lies between rows; 0 means
-     * packed in `layout`. */
+    int layout; /* attn_cache_layout */
+    /* Storage of all layers, each of k and v in its own type. NULL data puts it into the memory of
+     * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
+     * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
-    /* These strides lie between layers; 0 means packed: [layer, ...]. */
-    ptrdiff_t k_stride_layer, v_stride_layer;
+    ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
 
-    /* rows is the number of rows of a sequence. */
-    int64_t rows;
-    /* pages_per_sequence is the number of entries of a sequence's table. */
-    int64_t pages_per_sequence;
-    /* In begin[num_sequences] and end[num_sequences], numbers begin to end-1 are present. */
-    int64_t *begin, *end;
-    /* overwritten_below[num_sequences] says that numbers below it made room in the ring; it leaves
-     * out those that the caller had forgotten before. */
+    int64_t rows;               /* rows of a sequence */
+    int64_t pages_per_sequence; /* entries of a sequence's table */
+    int64_t *begin, *end;       /* [num_sequences], numbers begin to end-1 are present */
+    /* [num_sequences], numbers below it made room in the ring; those that the caller had forgotten
+     * before do not count. */
     int64_t *overwritten_below;
-    /* length[num_sequences] is end - begin. */
-    int32_t *length;
-    /* first_row[num_sequences] is the row of number begin. */
-    int32_t *first_row;
-    /* table [num_sequences, pages_per_sequence] holds the pages of a paged cache; -1 means none. */
-    int32_t *table;
-    /* uses[num_pages] counts the sequences that have this page. */
-    int32_t *uses;
-    /* free_pages[num_pages] begins with num_free pages that are free, and the last is next. */
-    int32_t *free_pages;
-    /* num_free is the number of free pages. */
-    int64_t num_free;
+    int32_t *length;     /* [num_sequences], end - begin */
+    int32_t *first_row;  /* [num_sequences], row of number begin */
+    int32_t *table;      /* [num_sequences, pages_per_sequence], pages; -1 means none */
+    int32_t *uses;       /* [num_pages], sequences that have this page */
+    int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
+    int64_t num_free;    /* free pages */
 } attn_cache;
 
-/* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. */
+/* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
+ * rows are numbered by token. k and v are in f32 or in the type of the cache. */
 typedef struct attn_cache_step {
-    /* batch is the number of sequences that get keys; 0 leaves nothing to do. */
-    int64_t batch;
-    /* sequences[batch] names them, each at most once; NULL means 0, 1, .... */
-    const int32_t *sequences;
-    /* seq_len is the number of rows of k and v per batch entry, or in all with cu_seqlens. */
-    int64_t seq_len;
-    /* len[batch] counts the rows in use, and 0 is allowed; NULL means all. */
-    const int32_t *len;
-    /* cu_seqlens[batch + 1] packs rows: entry b has rows cu[b] to cu[b+1]-1; NULL means not
+    int64_t batch;            /* sequences that get keys; 0 leaves nothing to do */
+    const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
+    int64_t seq_len;          /* rows of k and v per batch entry, or in all with cu_seqlens */
+    const int32_t *len;       /* [batch], rows in use, 0 is allowed; NULL means all */
+    /* [batch + 1], borders of packed rows: entry b has rows cu[b] to cu[b+1]-1. NULL means not
      * packed. */
     const int32_t *cu_seqlens;
-    /* k is [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] with cu_seqlens, in f32
-     * or the type of the cache. */
-    attn_tensor k;
-    /* v is [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] with cu_seqlens, in
-     * f32 or the type of the cache. */
-    attn_tensor v;
-    /* rope turns keys to their positions before they are stored; NULL stores them as they are. */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] */
+    /* Turns keys to their positions before they are stored; NULL stores them as they are. */
     const attn_rope *rope;
-    /* positions [batch, seq_len], or [token] with cu_seqlens, are for rope; NULL means each key's
-     * number. */
+    /* [batch, seq_len], or [token], positions for rope; NULL means each key's number. */
     const int64_t *positions;
 } attn_cache_step;
 
-/* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c.
- *
- * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. As a special case, a cache that is ready is refused:
- * set *c to zero and assign again. */
+/* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c. As a special
+ * case, a cache that is ready is refused: set *c to zero and assign again. Returns ATTN_ERR_ARG or
+ * ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
@@ -1202,7 +1038,7 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 /* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
  * last.
  *
- * If it fails, the new numbers are present all the same, with undefined rows; attn_cache_trim takes
+ * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);
@@ -1232,7 +1068,6 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
                                      char *why, size_t why_bytes);
 
 /* attn_cache_view_size() sets *bytes to what attn_cache_view needs for `batch` chosen sequences.
- *
  * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, size_t *bytes,
                                           char *why, size_t why_bytes);
@@ -1289,39 +1124,34 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
- *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
- *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
+ *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
+ *   keep / (1 - dropout_p).
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. Logits are not computed,
- *   though refused where attn_forward refuses them. Where k or v is broadcast along an axis, dk and
- *   dv have that axis all the same, and the caller sums over it.
+ *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
+ *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
+ *   and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set all the same.
+ *   output of the forward call must be set even so.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
  * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient, which is 3e-5 at logits of 500.
- * Cost. The backward call takes five matrix products where the forward call takes two. dbias and
- *   dslopes compute S and dP once more each if they are sums.
+ *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Cost. The backward call takes five matrix products where the forward call takes two. Each of
+ *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
  *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes) go
  *   in its order.
- * Memory. The caller gives a workspace of any alignment and content. The stack stays below 4 KiB.
- * Threads. p.parallel_for and p.num_workers are used as attn_forward uses them, and otherwise
- *   OpenMP if it is compiled in.
- * Aliasing. No output may overlap an input, another output or the workspace.
- * Errors. attn_backward_check turns a status into a sentence. After an error other than
- *   ATTN_ERR_CALLBACK nothing was written.
  */
 
 /* A score derivative returns the derivative of p.score by the logit, at the logit that p.score was
- * given. It gets p.callback_user and is called on workers; calls may overlap. It must be pure, as
- * it may be asked for one pair several times. */
+ * given. It gets p.callback_user and must be pure, as it may be asked for one pair several
+ * times. */
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
@@ -1329,53 +1159,41 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
  * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
  * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL means that the gradient is not wanted. */
-    float *data;
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
+    float *data;                                              /* NULL means not wanted */
 } attn_bias_gradient;
 
 /* An attn_gradients holds what goes in beside p, and what comes out. Set it to zero, then
  * assign. */
 typedef struct attn_gradients {
-    /* gemms is the number of matrix products for a tile: 5 divides the work by batch and kv head, 7
-     * divides it by rows and then by keys and computes S and dP twice; 0 means the one that lets
-     * the workers end first. */
+    /* Matrix products for a tile: 5 divides the work by batch and kv head; 7 divides it by rows and
+     * then by keys, and computes S and dP twice. 0 means the one with which the workers end
+     * first. */
     int gemms;
 
     /* ---- in */
 
-    /* dout [batch, num_heads_q, seq_len_q, head_dim_v] is the gradient of the loss by o. */
-    attn_tensor dout;
-    /* dlse, f32 in the shape and packing of p.lse, is the gradient by lse; NULL data means 0. */
-    attn_tensor dlse;
-    /* score_derivative belongs to p.score and is given exactly where that is. */
-    attn_score_derivative_fn score_derivative;
+    attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
+    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
+    attn_score_derivative_fn score_derivative; /* given exactly where p.score is */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
      * as q, k and v are. */
 
-    /* dq is [batch, num_heads_q, seq_len_q, head_dim]. */
-    attn_output dq;
-    /* dk is [batch, num_heads_kv, seq_len_kv, head_dim], summed over the heads of the group. */
-    attn_output dk;
-    /* dv is [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the heads of the group. */
-    attn_output dv;
-    /* dbias is the gradient of p.bias. */
-    attn_bias_gradient dbias;
-    /* dsinks[num_heads_q] is the gradient of p.sinks, summed over the batch. */
-    float *dsinks;
-    /* dslopes is the gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
-     * [batch, num_heads_q] with p.alibi_stride. */
+    attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
+    attn_output
+        dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads */
+    attn_bias_gradient dbias; /* gradient of p.bias */
+    float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
+    /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
+     * num_heads_q] with p.alibi_stride. */
     float *dslopes;
 } attn_gradients;
 
-/* attn_backward_workspace_size() sets *bytes to the size of workspace that is best.
- *
- * A smaller workspace works too, with fewer workers, down to what one needs. Lengths and offsets
- * are read; data of tensors is not. On an error *bytes is 0. Returns ATTN_ERR_ARG,
- * ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED, or ATTN_ERR_CALLBACK if a backend cannot size its
- * workspace. */
+/* attn_backward_workspace_size() sets *bytes to the best size of a workspace for attn_backward.
+ * Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED, or ATTN_ERR_CALLBACK if a backend
+ * cannot size its workspace. */
 ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
                                                   size_t *bytes);
 
@@ -1387,33 +1205,24 @@ ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const at
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes);
 
-/* attn_backward_check() says in one English sentence what is wrong, or "ok". It writes and returns
- * text as attn_check does. */
+/* attn_backward_check() is attn_check for attn_backward. */
 ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
                                          const void *workspace, size_t workspace_bytes, char *text,
                                          size_t text_bytes);
 
 /* An attn_backward_info tells how attn_backward would run. */
 typedef struct attn_backward_info {
-    /* impl is the attn_impl that runs: TILED or NAIVE. */
-    int impl;
-    /* gemms is 5 or 7. */
-    int gemms;
-    /* kernels_name is the kernel set, e.g. "portable_fma". */
-    const char *kernels_name;
-    /* backend_name is "cpu" or the name of the backend. */
-    const char *backend_name;
-    /* One tile has tile_rows query rows and tile_keys keys. */
-    int tile_rows, tile_keys;
-    /* workers is the number of workers that can run at once. */
-    int workers;
-    /* These are the bytes of the workspace, and those of one worker among them. */
-    size_t workspace_bytes, workspace_bytes_per_worker;
-    /* flops counts the five products over visible pairs; it leaves out sums for dbias and dslopes
-     * and what 7 products compute twice. */
+    int impl;                 /* the attn_impl that runs: TILED or NAIVE */
+    int gemms;                /* 5 or 7 */
+    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
+    const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
+    int tile_rows, tile_keys; /* query rows and keys of a tile */
+    int workers;              /* largest number of workers that run at once */
+    size_t workspace_bytes, workspace_bytes_per_worker; /* all of it, what each worker takes */
+    /* Operations of the five products over visible pairs, without sums for dbias and dslopes and
+     * without what 7 products compute twice. */
     double flops;
-    /* reasons holds what p.backend says, and "" without one. */
-    char reasons[200];
+    char reasons[200]; /* why p.backend does not take the call, or "" */
 } attn_backward_info;
 
 /* attn_backward_explain() fills in *info with how attn_backward would run. Returns the errors of
@@ -1429,22 +1238,16 @@ enum { ATTN_AXIS_BATCH, ATTN_AXIS_HEAD, ATTN_AXIS_ROW, ATTN_AXIS_KEY };
 /* An attn_sum_axes is an array of gradients that are summed over axes. Element (b, h, i, column)
  * lies where the strides say, and a summed axis has stride 0. An axis of length 1 is not summed. */
 typedef struct attn_sum_axes {
-    /* NULL means that the gradient is not wanted. */
-    float *data;
-    /* count holds the length of each axis before it is summed. */
-    int64_t count[4];
-    /* stride holds the elements between neighbours along each axis; 0 means summed. */
-    ptrdiff_t stride[4];
-    /* kept is nonzero for each axis that is not summed. */
-    int kept[4];
+    float *data;         /* NULL means not wanted */
+    int64_t count[4];    /* length of each axis before it is summed */
+    ptrdiff_t stride[4]; /* elements between neighbours along each axis; 0 means summed */
+    int kept[4];         /* nonzero for each axis that is not summed */
 } attn_sum_axes;
 
 /* An attn_gradient_call holds the gradients that a backend is asked for. */
 struct attn_gradient_call {
-    /* g is what the caller gave, with its strides resolved. */
-    attn_gradients g;
-    /* bias and slopes say where dbias and dslopes go. */
-    attn_sum_axes bias, slopes;
+    attn_gradients g;           /* what the caller gave, with its strides resolved */
+    attn_sum_axes bias, slopes; /* where dbias and dslopes go */
 };
 
 /* src/api/resume.h - attention in steps, over keys that come tile by tile: from a file, flash, a
@@ -1463,8 +1266,8 @@ struct attn_gradient_call {
  *         status = attn_resume_end(&r);                        // writes o and lse
  *
  * Memory. The caller's block holds one tile of K and V, the states of the rows and a workspace of
- *   attn_forward. Its size hardly depends on the number of keys: whenever that doubles, each row of
- *   a batch entry needs one more state. A million keys of 8 heads of 64 and one row take under
+ *   attn_forward. Its size hardly depends on the number of keys: twice as many keys need one more
+ *   state for each row of a batch entry. A million keys of 8 heads of 64 and one row take under
  *   1 MiB.
  * Bits. The result has the bits of attn_forward with all keys in memory, whatever the sizes of
  *   tiles and steps.
@@ -1473,11 +1276,12 @@ struct attn_gradient_call {
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set but partial, logits, cu_seqlens, kv_rows, part.keys
  *   and impl naive; every mask, modifier and callback sees the whole call. k and v give their
- *   storage types, and their data and strides are not used. shared_keys and backend change nothing.
- * Errors. Functions return a status, and attn_resume_check gives a sentence. Nothing is written to
- *   o and lse before attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and
- *   leaves everything as it was before that tile: the next step asks for the tile again, or the
- *   caller gives up. After a failure of parallel_for every later call returns ATTN_ERR_CALLBACK.
+ *   storage types alone: their data and strides are not used. shared_keys and backend change
+ *   nothing.
+ * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
+ *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
+ *   the tile again, or the caller gives up. After a failure of parallel_for every later call
+ *   returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows. fetch is called
  *   by the thread that calls attn_resume_step. Several resumables may be under way at once, each
  *   used by one thread at a time.
@@ -1487,10 +1291,8 @@ struct attn_gradient_call {
 typedef struct attn_fetch {
     int64_t batch, kv_head;
     int64_t first, count;
-    /* k is to be filled with count * head_dim elements of p.k.dtype, row after row. */
-    void *k;
-    /* v is to be filled with count * head_dim_v elements of p.v.dtype, row after row. */
-    void *v;
+    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row */
+    void *v; /* to fill with count * head_dim_v elements of p.v.dtype, row after row */
 } attn_fetch;
 
 /* A fetch callback fills tile->k and tile->v and returns 0, or returns nonzero if the keys cannot
@@ -1499,48 +1301,34 @@ typedef int (*attn_fetch_fn)(void *user, const attn_fetch *tile);
 
 /* An attn_resumable is a call under way. Callers read its first fields; the others are internal. */
 typedef struct attn_resumable {
-    /* These count tiles: those that are done and all of them. A tile is one of a batch entry, with
-     * all its kv heads. */
-    int64_t done, total;
-    /* fetched counts keys times kv heads that fetch has delivered. */
-    int64_t fetched;
+    int64_t done, total; /* tiles done, and all; a tile has all kv heads of one batch entry */
+    int64_t fetched;     /* keys times kv heads that fetch has delivered */
 
     /* ---- internal */
 
-    /* p is the call as given; arrays that it points to must last until the end. */
-    attn_params p;
-    /* tile is the call of one tile. */
-    attn_params tile;
+    attn_params p;    /* the call as given; arrays that it points to must last until the end */
+    attn_params tile; /* the call of one tile */
     attn_fetch_fn fetch;
     void *user;
-    /* status is returned by every later call once it is an error. */
-    attn_status status;
-    /* q_len counts the rows of the entry under way in the tile's call, and 0 for the others. */
-    int32_t *q_len;
-    /* k and v hold the keys of the tile. */
-    char *k, *v;
+    attn_status status; /* an error here is what every later call returns */
+    int32_t *q_len;     /* rows in the tile's call: those of the entry under way, 0 for others */
+    char *k, *v;        /* keys of the tile */
     int64_t tile_keys, kv_heads, head_dim, head_dim_v;
-    /* entry is the batch entry under way. */
-    int64_t entry;
-    /* next is the next key of that entry, and end is the one behind its last. */
-    int64_t next, end;
-    /* entry_rows is the number of states of a batch entry. */
-    int64_t entry_rows;
-    /* states are those of all rows: of the chunk under way, and of entries that are done. */
-    attn_state states;
-    /* pending holds nodes of the merge tree of the entry under way. */
-    float *pending;
-    /* slot_of is 1 + the slot where the node of a level waits; 0 means none. */
-    unsigned char slot_of[64];
+    int64_t entry;             /* batch entry under way */
+    int64_t next, end;         /* its next key, and the one behind its last */
+    int64_t entry_rows;        /* states of a batch entry */
+    attn_state states;         /* states of all rows: of the chunk under way, and of entries done */
+    float *pending;            /* nodes of the merge tree of the entry under way */
+    unsigned char slot_of[64]; /* 1 + the slot where the node of a level waits; 0 means none */
     void *workspace;
     size_t workspace_bytes;
 } attn_resumable;
 
-/* attn_resume_memory() sets *bytes to the size of memory that is best for attn_resume_begin.
+/* attn_resume_memory() sets *bytes to the best size of memory for attn_resume_begin.
  *
- * Less serves too, with a smaller workspace of attn_forward, down to what that needs. A tile has
- * tile_keys keys: 16, 32, ... 1024; 0 means as many, up to 128, as keep K and V within 256 KiB. It
- * does not look at k.data and v.data. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * Less serves too, with a smaller workspace of attn_forward, down to what one worker needs. A tile
+ * has tile_keys keys: 16, 32, ... 1024; 0 means the most, up to 128, that keep K and V within
+ * 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
  * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes);
 
@@ -1561,8 +1349,7 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
  * and the call may go on. */
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
-/* attn_resume_check() says in one English sentence what is wrong with the arguments of
- * attn_resume_begin, or "ok". It writes and returns text as attn_check does. */
+/* attn_resume_check() is attn_check for the arguments of attn_resume_begin. */
 ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                        const void *memory, size_t memory_bytes, char *text,
                                        size_t text_bytes);
@@ -1570,7 +1357,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
 /* src/api/patterns.h - block-sparse patterns of cells.
  *
  * A pattern fills p.block_mask, which says which cells of keys a cell of rows sees. It is built
- * once, into memory of the caller's, and serves any number of calls, of attn_backward as well:
+ * once, into the caller's memory, and serves any number of calls, forward and backward:
  *
  *     attn_pattern t = attn_pattern_bigbird(3, 1, 3, 1234);  // or {0} and fields of your own
  *     t.seq_len_q = t.seq_len_kv = 16384;  t.causal = 1;
@@ -1580,8 +1367,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
  *     attn_pattern_build(&t, offsets, info.num_offsets, columns, info.num_columns, NULL, 0);
  *     attn_pattern_use(&t, offsets, columns, &p);            // and p.causal = 1
  *
- * Memory, threads and errors follow the conventions of attn.h: nothing allocates, and after an
- * error nothing was written but a sentence in why, which may be NULL.
+ * An error writes nothing but the sentence in why.
  */
 
 /* An attn_pattern says which cells are visible: the union of the parts below, and none if all are
@@ -1594,35 +1380,25 @@ typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */
     int causal;
-    /* These are the lengths of the calls to come. */
-    int64_t seq_len_q, seq_len_kv;
-    /* A cell covers block_q rows and block_k keys; 0 means 64. */
-    int64_t block_q, block_k;
-    /* num_heads gives each query head a pattern, and these differ in `random` alone; 0 means one
+    int64_t seq_len_q, seq_len_kv; /* lengths of the calls to come */
+    int64_t block_q, block_k;      /* rows and keys of a cell; 0 means 64 */
+    /* Query heads, each with a pattern of its own that differs in `random` alone; 0 means one
      * pattern for all heads. */
     int64_t num_heads;
-    /* Nonzero shows the diagonal. */
-    int local;
-    /* local_before is how many columns before the diagonal are shown if local is set. */
-    int64_t local_before;
-    /* local_after is how many columns after the diagonal are shown if local is set. */
-    int64_t local_after;
-    /* global_columns is how many first columns every row sees. */
-    int64_t global_columns;
-    /* global_rows is how many first rows see every column. */
-    int64_t global_rows;
-    /* stride shows the diagonal and columns at a multiple of stride from it ("strided" of Child et
-     * al. 2019, arXiv 1904.10509); 0 means off. */
+    int local;              /* nonzero shows the diagonal */
+    int64_t local_before;   /* columns shown before the diagonal, if local is set */
+    int64_t local_after;    /* columns shown after the diagonal, if local is set */
+    int64_t global_columns; /* first columns, which every row sees */
+    int64_t global_rows;    /* first rows, which see every column */
+    /* Shows the diagonal and columns at a multiple of stride from it ("strided" of Child et al.
+     * 2019, arXiv 1904.10509); 0 means off. */
     int64_t stride;
-    /* fixed shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means
-     * off. */
+    /* Shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means off. */
     int64_t fixed;
-    /* random is how many distinct cells each row sees besides, or all there are; they are drawn
-     * from those that no other part shows, by a hash of seed, head, row and column that is equal on
-     * every machine. */
+    /* Distinct cells that each row sees besides, or all there are. A hash of seed, head, row and
+     * column, equal on every machine, draws them from the cells that no other part shows. */
     int64_t random;
-    /* seed changes the hash of random. */
-    uint64_t seed;
+    uint64_t seed; /* changes the hash of random */
 } attn_pattern;
 
 /* attn_pattern_longformer() returns local and global parts: Longformer (Beltagy et al. 2020, arXiv
@@ -1644,16 +1420,11 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
 
 /* An attn_pattern_info holds the sizes of a pattern. */
 typedef struct attn_pattern_info {
-    /* heads is the number of patterns: num_heads, or 1. */
-    int heads;
-    /* These count rows and columns of cells. */
-    int64_t rows, columns;
-    /* num_offsets is the number of entries of row_offsets: heads * (rows + 1). */
-    int64_t num_offsets;
-    /* num_columns is the number of entries of columns: the visible cells of all heads. */
-    int64_t num_columns;
-    /* density is the share of visible cells among all cells. */
-    double density;
+    int heads;             /* patterns: num_heads, or 1 */
+    int64_t rows, columns; /* rows and columns of cells */
+    int64_t num_offsets;   /* entries of row_offsets: heads * (rows + 1) */
+    int64_t num_columns;   /* entries of columns: the visible cells of all heads */
+    double density;        /* share of visible cells among all cells */
 } attn_pattern_info;
 
 /* attn_pattern_measure() computes the exact sizes of a pattern.
@@ -1683,7 +1454,7 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
 /* src/api/dilated.h - dilated attention (LongNet, Ding et al. 2023, arXiv 2307.02486).
  *
  * Every branch cuts the sequence into segments and takes every r-th position of each; the results
- * of the branches become one.
+ * of the branches are merged.
  *
  *     attn_dilated_branch branches[3] = {0};
  *     branches[0].segment = 2048;   branches[0].dilation = 1;
@@ -1706,22 +1477,20 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
- *   order, then the sink. ATTN_DILATED_MEAN gives each branch its own softmax and takes the mean
- *   over the branches of the head; a branch that leaves the row out gives 0. It has no lse, sinks
- *   and softmax1.
+ *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
+ *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
+ *   sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and in a mean bit
- *   for bit.
+ *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
+ *   with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
  *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
  *   is refused with a sentence.
- * Memory, errors, strides, aliasing. The conventions of attn.h hold: nothing allocates, and after
- *   an error nothing was written. The stack stays below 5 KiB in every build measured
- *   (tests/stack.sh).
+ * Stack. It stays below 5 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
 
@@ -1742,46 +1511,33 @@ typedef struct attn_dilated_branch {
     /* Nonzero makes query head h begin at position (offset + h) mod dilation of a segment, as
      * LongNet has it; 0 makes every head begin at offset. */
     int rotate;
-    /* segment is w, the positions of a segment; 0 means that the whole sequence is one segment. */
-    int64_t segment;
-    /* dilation is r, and every r-th position takes part; 0 means 1, every position. */
-    int64_t dilation;
-    /* offset is the first position of a segment that takes part, 0 to dilation - 1. */
-    int64_t offset;
-    /* head_begin is the first query head that has this branch. */
-    int64_t head_begin;
-    /* head_count is the number of query heads that have it; 0 means all from head_begin on. */
-    int64_t head_count;
+    int64_t segment;    /* w: positions of a segment; 0 makes the whole sequence one segment */
+    int64_t dilation;   /* r: every r-th position takes part; 0 means 1, every position */
+    int64_t offset;     /* first position of a segment that takes part, 0 to dilation - 1 */
+    int64_t head_begin; /* first query head that has this branch */
+    int64_t head_count; /* query heads that have it; 0 means all from head_begin on */
 } attn_dilated_branch;
 
 /* An attn_dilated is a list of branches and how to join them. Set it to zero, then assign. */
 typedef struct attn_dilated {
-    /* merge is an attn_dilated_merge. */
-    int merge;
-    /* variant is the attn_dilated_variant of the forward call. */
-    int variant;
-    /* num_branches is the number of branches, at least 1. */
-    int num_branches;
-    /* branches[num_branches] are merged in this order. */
-    const attn_dilated_branch *branches;
-    /* block_rows is the number of rows of a piece of work of the strided variant; 0 leaves the
-     * choice to the library, and no bit depends on it. */
+    int merge;                           /* attn_dilated_merge */
+    int variant;                         /* attn_dilated_variant of the forward call */
+    int num_branches;                    /* at least 1 */
+    const attn_dilated_branch *branches; /* [num_branches], merged in this order */
+    /* Rows of a piece of work of the strided variant; 0 leaves the choice to the library. No bit
+     * depends on it. */
     int64_t block_rows;
-    /* index holds the positions that take part in the gathered variant, computed once by
-     * attn_dilated_index for many calls with these branches; NULL computes them in each call. */
+    /* Positions that take part, for the gathered variant: attn_dilated_index computes them once for
+     * many calls with these branches. NULL computes them in each call. */
     const int32_t *index;
-    /* index_positions is the seq_len_kv that index was made for, at least that of the call or, with
-     * cu_seqlens, of its longest sequence. */
+    /* The seq_len_kv that index was made for: at least that of the call or, with cu_seqlens, of its
+     * longest sequence. */
     int64_t index_positions;
 } attn_dilated;
 
-/* attn_dilated_workspace_size() sets *bytes to the size of workspace that is best for
- * attn_dilated_forward.
- *
- * A smaller workspace works too, with fewer workers, down to what one needs. One that was asked for
- * with the largest seq_len_q and seq_len_kv serves shorter calls that differ in nothing else. As a
- * special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_workspace_size() is attn_workspace_size for attn_dilated_forward: a workspace for
+ * the largest lengths serves shorter calls, too. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
@@ -1790,8 +1546,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
 ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
                                           void *workspace, size_t workspace_bytes);
 
-/* attn_dilated_check() says in one English sentence what is wrong, or "ok". It writes and returns
- * text as attn_check does. */
+/* attn_dilated_check() is attn_check for attn_dilated_forward. */
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
                                         const void *workspace, size_t workspace_bytes, char *text,
                                         size_t text_bytes);
@@ -1807,9 +1562,9 @@ ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t position
 ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
                                         int64_t entries);
 
-/* attn_dilated_backward_workspace_size() sets *bytes to the size of workspace that is best for
- * attn_dilated_backward, in proportion to the length. Less works too, with fewer workers, down to
- * what one needs. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_backward_workspace_size() sets *bytes to the best size of a workspace for
+ * attn_dilated_backward, which grows with the length. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);
@@ -1819,7 +1574,7 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set all the same, and p.impl may be
+ * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
  * any. Branches add up in list order in f32, so the result is deterministic for any number of
  * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
  * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
@@ -1827,8 +1582,7 @@ ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dila
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes);
 
-/* attn_dilated_backward_check() says in one English sentence what is wrong, or "ok". It writes and
- * returns text as attn_check does. */
+/* attn_dilated_backward_check() is attn_check for attn_dilated_backward. */
 ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
                                                  const attn_gradients *g, const void *workspace,
                                                  size_t workspace_bytes, char *text,
@@ -1836,10 +1590,10 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 
 /* src/api/ring.h - context parallelism: one sequence over many ranks.
  *
- * Each rank (a process, a machine, a thread) holds some positions of a sequence: those rows of q
- * and o, those keys of k and v. Keys and values travel round the ring, from rank r to rank r + 1,
- * while each rank computes with those that it has (Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv
- * 2310.01889). The caller says how ranks talk by four callbacks, e.g. those of attn_mpi.h.
+ * Each rank (a process, a machine, a thread) holds some positions of a sequence: their rows of q
+ * and o, their keys of k and v. Keys and values travel round the ring, from rank r to rank r + 1,
+ * while each rank computes with the ones that it has (Ring Attention: Liu, Zaharia, Abbeel 2023,
+ * arXiv 2310.01889). Ranks talk through four callbacks of the caller, e.g. those of attn_mpi.h.
  *
  *     attn_ring ring = {0};                       // zero is every field's default
  *     ring.transport = &transport;                // attn_mpi.h fills one in
@@ -1851,68 +1605,64 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) hold the rank's own
- *   positions, its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) are the rank's own. They
+ *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
- *   tree of docs/canon.md. ring.gather gives these bits, too. Other layouts are deterministic for
- *   that layout and number of ranks, within the usual error bounds; info.canonical tells which is
- *   the case. Gradients are deterministic in this way; they do not have the bits of one process.
+ *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
+ *   for one number of ranks, within the usual error bounds. info.canonical tells the two kinds
+ *   apart. Gradients are always of the second kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
  *   shards a rank: where the sequence has fewer than 2 * size * 1024 positions, some ranks have
- *   little or nothing. Make ring.shard smaller there if balance matters more than bits. But each
- *   pair of a range of rows and a range of keys is a call, and numerous short shards cost more than
- *   they balance. Parts that the masks by range (causal, window, chunked, lengths) leave empty are
- *   skipped; stats->pairs counts the rest.
- * Memory. The caller's workspace may have any alignment and content. It holds two shards of keys
+ *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
+ *   shards cost more than they balance, as each pair of a range of rows and a range of keys is a
+ *   call. Parts that the masks by range (causal, window, chunked, lengths) leave empty are skipped;
+ *   stats->pairs counts the rest.
+ * Memory. The workspace needs the whole size that the query tells. It holds two shards of keys
  *   and values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each,
  *   and what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
- *   2 log2(R) states at once; with several shards a rank, shards that wait for their neighbours
- *   need a state each besides. ring.arrival merges in the order of arrival and needs two states,
- *   but is not canonical. ring.gather collects all keys and values first and needs one state, and
- *   memory for the whole of k and v. The backward call needs two shards with their gradients (f32),
- *   a shard of gradients, dq (f32), and the gradients of a part.
- * Overlap. The exchange of the next shard begins before the present one is computed with, and is
- *   waited for after that.
+ *   2 log2(R) states at once; with several shards a rank, each shard that waits for its neighbour
+ *   needs one more. ring.arrival merges in the order of arrival and needs two states, but is not
+ *   canonical. ring.gather collects all keys and values first and needs one state, and memory for
+ *   the whole of k and v. The backward call needs two shards with their gradients (f32), a
+ *   shard of gradients, dq (f32), and the gradients of a part.
+ * Overlap. The exchange of the next shard begins before the computation with the present one and
+ *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
  *   transport) is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
  *   stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
  *   sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a rank
  *   without a usable transport returns alone.
- * Threads. Within a rank, workers are used as attn_forward uses them; transports may start threads
- *   of their own.
- * Stack. The stack stays below 6 KiB in every build measured (tests/stack.sh).
+ * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
+ * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */
 
 /* An attn_transport says how a rank reaches the others. Every callback gets `user` first. All but
  * `seconds` are called in one order on every rank, and none is called from two threads at once. */
 typedef struct attn_transport {
-    /* size is the number of ranks, 1 to 4096, and rank is this one, from 0 on. */
-    int size, rank;
+    int size, rank; /* number of ranks, 1 to 4096, and this one, from 0 on */
     void *user;
-    /* agree returns on every rank the largest `value` of all ranks, which are 0 or more, or below 0
-     * if it failed. */
+    /* agree returns on every rank the largest `value` of all ranks; values are 0 or more. A result
+     * below 0 means that it failed. */
     int (*agree)(void *user, int value);
     /* begin begins to send to rank + 1 and to receive from rank - 1, around the ring; either may be
-     * 0 bytes. It may start at once, or wait for the agree that always follows and start only if
-     * that gives 0. Nonzero means that it failed and has begun nothing. */
+     * 0 bytes. It may start at once. It may also wait for the agree that always follows, and start
+     * only if that gives 0. Nonzero means that it failed and has begun nothing. */
     int (*begin)(void *user, const void *send, size_t send_bytes, void *receive,
                  size_t receive_bytes);
-    /* end waits until what was begun has arrived and is sent. Nonzero means that it failed; then,
-     * too, the end of the other ranks must return. */
+    /* end waits until everything begun is sent and has arrived. Nonzero means that it failed; the
+     * other ranks' end must return even then. */
     int (*end)(void *user);
-    /* cancel gives up what was begun, instead of end, where agree tells of a failure elsewhere.
-     * After it nothing of that exchange is read or written any more, and nothing of it reaches a
-     * later exchange. */
+    /* cancel takes the place of end where agree tells of a failure elsewhere. It gives up the
+     * exchange: nothing of it is read or written afterwards, or reaches a later exchange. */
     void (*cancel)(void *user);
-    /* seconds is a clock for the statistics; NULL means none. */
-    double (*seconds)(void *user);
+    double (*seconds)(void *user); /* a clock for the statistics; NULL means none */
 } attn_transport;
 
 /* An attn_ring_layout says which positions each of R ranks holds. */
@@ -1936,61 +1686,43 @@ typedef int (*attn_ring_fetch_fn)(void *user, void *k, void *v);
 
 /* An attn_ring_stats tells what one call did on this rank. */
 typedef struct attn_ring_stats {
-    /* failed_rank is the rank whose status is returned; -1 means that none failed, or that
-     * parameters differ. */
-    int failed_rank;
-    /* Nonzero means that the result has the bits of one process. */
-    int canonical;
-    /* max_pending is the number of states that a row had at once, the newest included. */
-    int max_pending;
-    /* exchanges counts the exchanges of shards. */
-    int64_t exchanges;
+    int failed_rank;   /* rank whose status is returned; -1: none failed, or parameters differ */
+    int canonical;     /* nonzero: the result has the bits of one process */
+    int max_pending;   /* most states that a row had at once, the newest included */
+    int64_t exchanges; /* exchanges of shards */
     double bytes_sent, bytes_received;
-    /* seconds is the time spent in callbacks of the transport, by its clock. */
-    double seconds;
-    /* pairs counts the pairs of query and key, over all heads, that parts not skipped may see. */
-    double pairs;
-    /* calls counts parts that were computed, and skipped counts those that masks leave empty. */
-    int64_t calls, skipped;
+    double seconds;         /* time in callbacks of the transport, by its clock */
+    double pairs;           /* (query, key) pairs of all heads in parts that were not skipped */
+    int64_t calls, skipped; /* parts that were computed, and parts that masks leave empty */
 } attn_ring_stats;
 
 /* An attn_ring says how the call is divided. Set it to zero, then assign. It must be equal on every
  * rank, except transport's rank and user, fetch and stats. */
 typedef struct attn_ring {
-    /* layout is an attn_ring_layout. */
-    int layout;
-    /* Nonzero brings all keys to every rank first and then makes one call (forward only). */
-    int gather;
-    /* Nonzero merges states in the order of arrival, which needs fewer and is not canonical. */
-    int arrival;
-    /* shard is a number of positions, at whose multiples runs are cut, except in CUSTOM layouts; 0
-     * means 1024. */
+    int layout;  /* attn_ring_layout */
+    int gather;  /* nonzero brings all keys to every rank, then makes one call (forward only) */
+    int arrival; /* nonzero merges states in the order of arrival: fewer states, not canonical */
+    /* Runs are cut at multiples of this number of positions, except in CUSTOM layouts; 0 means
+     * 1024. */
     int64_t shard;
-    /* ranges are for CUSTOM: those of rank 0, then those of rank 1, and so on, each rank's
-     * ascending; together they hold every position once. */
+    /* For CUSTOM: the ranges of rank 0, then those of rank 1, and so on, each rank's ascending;
+     * together they hold every position once. */
     const attn_ring_range *ranges;
-    /* first_range[size + 1] is for CUSTOM: rank r has ranges[first_range[r]] to
+    /* [size + 1], for CUSTOM: rank r has ranges[first_range[r]] to
      * ranges[first_range[r + 1] - 1]. */
     const int64_t *first_range;
     const attn_transport *transport;
-    /* fetch gives the rank's keys and values; NULL means p.k.data and p.v.data. */
-    attn_ring_fetch_fn fetch;
-    /* fetch_user is the first argument of fetch. */
-    void *fetch_user;
-    /* stats gets what the call did; NULL means not wanted. */
-    attn_ring_stats *stats;
+    attn_ring_fetch_fn fetch; /* gives the rank's keys and values; NULL: p.k.data and p.v.data */
+    void *fetch_user;         /* first argument of fetch */
+    attn_ring_stats *stats;   /* gets what the call did; NULL means not wanted */
 } attn_ring;
 
 /* An attn_ring_info tells what a rank holds. */
 typedef struct attn_ring_info {
-    /* Nonzero means that the layout keeps the bits of one process. */
-    int canonical;
-    /* length is the number of positions of this rank. */
-    int64_t length;
-    /* ranges is the number of ranges that they form. */
-    int64_t ranges;
-    /* longest is the largest length of any rank. */
-    int64_t longest;
+    int canonical;   /* nonzero: the layout keeps the bits of one process */
+    int64_t length;  /* positions of this rank */
+    int64_t ranges;  /* ranges that they form */
+    int64_t longest; /* largest length of any rank */
 } attn_ring_info;
 
 /* attn_ring_describe() fills in *info with what rank `rank` holds. Of the transport it reads only
@@ -2005,10 +1737,8 @@ ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *r
 ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
                                       attn_ring_range *ranges, int64_t most, int64_t *count);
 
-/* attn_ring_workspace_size() sets *bytes to what attn_ring_forward needs on this rank.
- *
- * Lengths and offsets are read; data of tensors is not. It talks to nobody. Returns the errors of
- * attn_ring_describe. */
+/* attn_ring_workspace_size() sets *bytes to what attn_ring_forward needs on this rank. It talks to
+ * nobody. Returns the errors of attn_ring_describe. */
 ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_ring *ring,
                                               size_t *bytes);
 
@@ -2020,8 +1750,7 @@ ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_r
 ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
                                        size_t workspace_bytes);
 
-/* attn_ring_check() says in one English sentence what is wrong on this rank, or "ok". It writes and
- * returns text as attn_check does, and talks to nobody. */
+/* attn_ring_check() is attn_check for attn_ring_forward on this rank. It talks to nobody. */
 ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
                                      const void *workspace, size_t workspace_bytes, char *text,
                                      size_t text_bytes);
@@ -2041,14 +1770,14 @@ ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradien
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);
 
-/* attn_ring_backward_check() says in one English sentence what is wrong on this rank, or "ok". It
- * writes and returns text as attn_check does, and talks to nobody. */
+/* attn_ring_backward_check() is attn_check for attn_ring_backward on this rank. It talks to
+ * nobody. */
 ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_gradients *g,
                                               const attn_ring *ring, const void *workspace,
                                               size_t workspace_bytes, char *text,
                                               size_t text_bytes);
 
-/* src/api/backend.h - a device, or another implementation of attn_forward and attn_backward.
+/* src/api/backend.h - what a device, or another implementation, needs to run calls.
  *
  * attn_forward validates a call once and hands the result, an attn_problem, to p.backend. A backend
  * needs no other knowledge of the library: sizes, strides and numbers are resolved, and
@@ -2057,58 +1786,39 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
 
 /* An attn_problem is a call that validation has passed, with every default resolved. */
 typedef struct attn_problem {
-    /* p is the call, with counts, strides, scale, kernels and tile_keys filled in. */
-    attn_params p;
-    /* impl is ATTN_IMPL_TILED or ATTN_IMPL_NAIVE. */
-    int impl;
-    /* Nonzero means that attn_workspace_size asks, and outputs may still be unknown. */
-    int size_query;
-    /* group is the number of query heads per kv head. */
-    int64_t group;
-    /* max_q_len counts the rows of the longest sequence of the batch that the call computes. */
-    int64_t max_q_len;
-    /* max_kv_len counts the keys of the longest sequence that enter. */
-    int64_t max_kv_len;
-    /* factor is scale * log2(e), the factor c on q. */
-    float factor;
-    /* cap2 is softcap in base 2, and icap2 is its inverse; 0 means off. */
-    float cap2, icap2;
-    /* keep_factor is 1 / (1 - dropout_p). */
-    float keep_factor;
-    /* A Philox word below drop_below drops its key. */
-    uint32_t drop_below;
-    /* batch_kernels are for the rows of all batch entries at once, with shared_keys. */
+    attn_params p;      /* the call, with counts, strides, scale, kernels and tile_keys filled in */
+    int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
+    int64_t group;      /* query heads per kv head */
+    int64_t max_q_len;  /* rows of the longest sequence that the call computes */
+    int64_t max_kv_len; /* keys of the longest sequence that enter */
+    float factor;       /* scale * log2(e), the factor c on q */
+    float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
+    float keep_factor;  /* 1 / (1 - dropout_p) */
+    uint32_t drop_below; /* a Philox word below it drops its key */
+    /* Kernels for the rows of all batch entries at once, with shared_keys. */
     const attn_kernels *batch_kernels;
-    /* batch_tile_keys is the number of keys of a tile with batch_kernels. */
-    int batch_tile_keys;
+    int batch_tile_keys; /* keys of a tile with batch_kernels */
 } attn_problem;
 
 /* An attn_sequence is sequence b of a batch: the rows and keys in use, where they lie, and how they
  * are numbered. */
 typedef struct attn_sequence {
     int64_t b;
-    /* q_row is the place of row 0 along the seq axis of q, o and lse; q_len counts rows in use. */
-    int64_t q_row, q_len;
-    /* kv_row is the place of key 0 in k and v, before ring and pages; kv_len counts keys in use. */
-    int64_t kv_row, kv_len;
-    /* The call computes rows row_from to row_to-1 of those in use, as p.part says. */
-    int64_t row_from, row_to;
-    /* Keys key_from to key_to-1 of those in use enter, as p.part says. */
-    int64_t key_from, key_to;
-    /* column is that of key 0 in bias and masks: kv_begin[b]. */
-    int64_t column;
-    /* offset gives pos(i) = i + offset. */
-    int64_t offset;
-    /* key_base gives n(j) = key_base + j. */
-    int64_t key_base;
-    /* prefix is p.prefix[b]. */
-    int64_t prefix;
+    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q, o, lse; rows in use */
+    int64_t kv_row, kv_len;   /* place of key 0 in k and v, before ring and pages; keys in use */
+    int64_t row_from, row_to; /* rows row_from to row_to-1 of those in use are computed (p.part) */
+    int64_t key_from, key_to; /* keys key_from to key_to-1 of those in use enter (p.part) */
+    int64_t column;           /* column of key 0 in bias and masks: kv_begin[b] */
+    int64_t offset;           /* pos(i) = i + offset */
+    int64_t key_base;         /* n(j) = key_base + j */
+    int64_t prefix;           /* p.prefix[b] */
 } attn_sequence;
 
 /* attn_problem_of() validates *p as attn_forward does and fills in *problem.
  *
  * Data of tensors is not read and may be NULL. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
- * ATTN_ERR_UNSUPPORTED, and puts a sentence into why, which may be NULL. */
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *problem, char *why,
                                      size_t why_bytes);
 
@@ -2122,15 +1832,12 @@ typedef struct attn_gradient_call attn_gradient_call;
 /* An attn_backend is a table of functions. Set it to zero, then assign. A backend without gradients
  * leaves the last three NULL. Functions may be called from many threads at once. */
 struct attn_backend {
-    /* abi is ATTN_KERNEL_ABI. */
-    int abi;
-    /* name stands in attn_info and in log sentences. */
-    const char *name;
-    /* user is the backend's own. */
-    void *user;
-    /* supports returns above 0 where the backend takes the call. It returns 0, with a sentence in
-     * why, where the CPU takes it. It returns below 0, with a sentence in why, where the CPU cannot
-     * take it either because arrays are the device's; attn_forward then returns
+    int abi;          /* ATTN_KERNEL_ABI */
+    const char *name; /* as attn_info and log sentences give it */
+    void *user;       /* the backend's own */
+    /* supports returns a number above 0 if the backend takes the call; otherwise it puts a sentence
+     * into why. 0 leaves the call to the CPU. A number below 0 means that the CPU cannot take the
+     * call either, because arrays are the device's; attn_forward then returns
      * ATTN_ERR_UNSUPPORTED. */
     int (*supports)(const attn_backend *self, const attn_problem *problem, char *why,
                     size_t why_bytes);

@@ -1,5 +1,5 @@
-/* attn_mpi.h - the transport of attn_ring over MPI. It is optional and needs an MPI (3.0 or later;
- * tested with OpenMPI and MPICH) with its compiler wrapper, attn_mpi.c, attn.h and attn.c.
+/* attn_mpi.h - the transport of attn_ring over MPI. It needs an MPI of version 3.0 or later (tested
+ * with OpenMPI and MPICH) with its compiler wrapper, and attn_mpi.c, attn.h and attn.c.
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
  *
@@ -12,10 +12,10 @@
  *     }
  *     MPI_Finalize();
  *
- * Messages. Messages have a communicator of their own, a duplicate of the one given. They are
- *   non-blocking (MPI_Isend, MPI_Irecv) and start when all ranks have agreed that none has failed;
- *   how much of them runs beside the computation is up to the MPI. More than INT_MAX bytes go as
- *   blocks.
+ * Messages. They have a communicator of their own, a duplicate of the one given. They are
+ *   non-blocking (MPI_Isend, MPI_Irecv) and start when all ranks have agreed that none has failed.
+ *   The MPI decides how much of them runs beside the computation. Each goes as whole blocks of
+ *   ATTN_MPI_BLOCK bytes and a rest.
  * Threads. Calls come from the thread that calls attn_ring_forward. MPI_Init is enough where that
  *   is the main thread.
  * Errors. What MPI returns becomes ATTN_ERR_CALLBACK on every rank, as far as MPI still works.
@@ -36,28 +36,24 @@
 extern "C" {
 #endif
 
-/* An attn_mpi is a transport over one communicator. It must not move from open to close, as the
+/* An attn_mpi is a transport over one communicator. It must not move between open and close, as the
  * transport points to it. */
 typedef struct attn_mpi {
-    /* transport is for ring.transport. */
-    attn_transport transport;
+    attn_transport transport; /* for ring.transport */
 
     /* ---- internal */
 
     MPI_Comm comm;
-    /* block is a type of ATTN_MPI_BLOCK bytes. */
-    MPI_Datatype block;
+    MPI_Datatype block; /* ATTN_MPI_BLOCK bytes */
     MPI_Request requests[4];
     const char *send;
     char *receive;
     size_t send_bytes, receive_bytes;
-    /* Nonzero means that an exchange has begun and starts with the next agreement. */
-    int waiting;
-    /* Nonzero means that it failed to start. */
-    int failed;
+    int waiting; /* nonzero: an exchange has begun and starts with the next agreement */
+    int failed;  /* nonzero: it failed to start */
 } attn_mpi;
 
-/* A message is whole blocks of this many bytes and a rest, up to 2^51 bytes. */
+/* A message has at most 2^31 blocks of this many bytes: 2^51 bytes. */
 #ifndef ATTN_MPI_BLOCK
 #define ATTN_MPI_BLOCK (1 << 20)
 #endif

@@ -233,7 +233,7 @@ static void close_store(store *s)
     free(s->memory[1]);
 }
 
-/* The next n tokens of each of some sequences, from position first[b] on. */
+/* A step reads the next n tokens of each of its sequences, from position first[b] on. */
 typedef struct step {
     int batch, n;
     int32_t sequences[2];
@@ -377,7 +377,7 @@ typedef struct text {
     float logits[LONGEST][SYMBOLS]; /* [i]: from which token i was chosen */
 } text;
 
-/* Adds a string, as far as there is room. */
+/* Adds a string to the text, as far as there is room. */
 static void give(text *t, const char *s)
 {
     for (; *s && t->length < LONGEST; s++) {
@@ -408,7 +408,7 @@ static void look_at(const model *m, store *s, text **texts, int batch, int n)
     }
 }
 
-/* The same, up to `end`, in pieces of at most `chunk`. */
+/* The model reads up to `end`, in pieces of at most `chunk` tokens. */
 static void read_up_to(const model *m, store *s, text *t, int end)
 {
     const int chunk = s->how->chunk;
@@ -423,7 +423,7 @@ static int best_of(const float *logits, int except)
     return best;
 }
 
-/* By how much the best logit exceeds the second. */
+/* Returns by how much the best logit exceeds the second. */
 static float margin_of(const float *logits)
 {
     const int best = best_of(logits, -1);
@@ -449,7 +449,7 @@ static void print_kept(const store *s)
     puts("");
 }
 
-/* One text after the other. */
+/* Continues one text after the other. */
 static void answer_singly(const model *m, const mode *how, text *texts, int more)
 {
     for (int i = 0; i < 2; i++) {
@@ -474,7 +474,7 @@ static void print_pages(const attn_cache *c, int shared)
            (int)(c->num_pages - c->num_free), PAGE, common, shared);
 }
 
-/* Both at once, after their common beginning. */
+/* Continues both texts at once, after their common beginning. */
 static void answer_together(const model *m, const mode *how, text *texts, int shared, int more)
 {
     text *both[2] = {&texts[0], &texts[1]};
@@ -507,7 +507,7 @@ static int same_tokens(const text *a, const text *b)
     return a->length == b->length && memcmp(a->token, b->token, (size_t)a->length) == 0;
 }
 
-/* Largest difference of two logits from which the same token was chosen. */
+/* Returns the largest difference of two logits from which the same token was chosen. */
 static float difference(const text *a, const text *b)
 {
     float most = 0;

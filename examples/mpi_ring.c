@@ -4,7 +4,7 @@
  *     mpicc -std=c99 -O2 examples/mpi_ring.c examples/ring_rank.c attn_mpi.c build/libattn.a
  *     mpirun -n 4 ./a.out
  *
- * It prints the checksum of the output, which is the same for any number of processes.
+ * It prints the checksum of the output, which no number of processes changes.
  */
 #include "../attn_mpi.h"
 #include "ring_rank.h"

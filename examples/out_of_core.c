@@ -99,7 +99,7 @@ static int run_steps(const attn_params *p, key_file *f, int64_t tiles)
     return attn_resume_end(&r) == ATTN_OK;
 }
 
-/* Computes the same with all keys in memory. */
+/* Computes the answer with all keys in memory. */
 static int run_in_core(attn_params p, const key_file *f)
 {
     const size_t bytes = (size_t)f->keys * DIM * sizeof(float);

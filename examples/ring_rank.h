@@ -12,7 +12,7 @@ typedef struct ring_rank {
     int64_t positions;  /* length of the whole sequence */
     /* ---- the result */
     int64_t length;     /* number of positions of this rank */
-    uint64_t checksum;  /* that of its rows of O; the sum over ranks does not depend on the cut */
+    uint64_t checksum;  /* of its rows of O; the sum over ranks does not depend on the cut */
     attn_ring_stats stats;
     char why[200];      /* "ok", or a sentence that says what is wrong */
 } ring_rank;

@@ -74,7 +74,7 @@ static int begin(void *user, const void *send, size_t send_bytes, void *receive,
     rank *r = user;
     int busy;
     pthread_mutex_lock(&r->group->lock);
-    busy = r->offered; /* it has neither ended nor been given up */
+    busy = r->offered; /* its exchange has neither ended nor been given up */
     r->send = send;
     r->send_bytes = send_bytes;
     r->receive = receive;
@@ -97,7 +97,7 @@ static int end(void *user)
         pthread_cond_wait(&g->changed, &g->lock);
     fits = from->send_bytes == r->receive_bytes;
     pthread_mutex_unlock(&g->lock);
-    if (fits && r->receive_bytes > 0) /* it stays where it is until it is taken */
+    if (fits && r->receive_bytes > 0) /* the message stays where it is until it is taken */
         memcpy(r->receive, from->send, r->receive_bytes);
     pthread_mutex_lock(&g->lock);
     from->offered = 0;

@@ -12,41 +12,6 @@
  * means "off" or "the usual". The result has the same bits on every CPU, for any number of threads,
  * any batch and any chunking of a prompt (docs/canon.md).
  *
- * CONTENTS
- *
- * Most callers need only the ten lines of the synopsis, the conventions behind it and the fields of
- * attn_params that they set. The parts of this file are, in order:
- *
- *   Version and errors      attn_status says what went wrong.
- *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
- *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
- *   What changes a logit    attn_bias and a callback change logits before the softmax.
- *   Caches                  attn_rows says where keys lie in ring buffers and pages.
- *   Further outputs         attn_logits and attn_state return more than o and lse.
- *   Parts of a call         attn_part names some of the rows or some of the keys.
- *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
- *   The call                attn_params has a field for each of the above.
- *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
- *   Helpers                 These functions make slopes, convert types and name kernel sets.
- *
- * The levels follow, and each begins with the name of its source, src/api/NAME.h:
- *
- *   explain                 attn_explain tells how a call would run, and why.
- *   options                 attn_params_from_string reads options of a command line.
- *   merge                   attn_state_merge joins results over different keys.
- *   rope                    attn_rope_apply rotates q and k by their positions.
- *   cache                   attn_cache keeps keys and values while text is generated.
- *   backward                attn_backward computes gradients for training.
- *   resume                  attn_resume_step fetches keys tile by tile, e.g. from a file.
- *   patterns                attn_pattern builds block-sparse masks such as BigBird.
- *   dilated                 attn_dilated_forward is the attention of LongNet.
- *   ring                    attn_ring_forward divides one sequence among many ranks.
- *   backend                 attn_backend lets a device run calls; its authors read this.
- *
- * Including attn.h and linking attn.c gives every part above. attn_opencl.h adds a backend for
- * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
- * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
- *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
  *     attn_params p = {0};                      // zero is every field's default
@@ -60,28 +25,68 @@
  *         puts(attn_check(&p, ws, need, text, sizeof text));     // char text[200];
  *     free(ws);
  *
- * CONVENTIONS
+ * CONTENTS
  *
- * Memory. The library never allocates. The caller gives one workspace per call, which may have any
- *   alignment and any content; attn_workspace_size tells the size that is best. The stack in use is
- *   2 to 3.8 KiB deep, and below 4 KiB in every build measured (tests/stack.sh), unless a level
- *   says otherwise.
+ * Most callers need only these ten lines, the conventions below and the fields of attn_params that
+ * they set. The parts of this file are, in order:
+ *
+ *   Version and errors      attn_status says what went wrong.
+ *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
+ *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
+ *   What changes a logit    attn_bias and a callback change logits before the softmax.
+ *   Caches                  attn_rows says where keys lie in ring buffers and pages.
+ *   Further outputs         attn_logits and attn_state return more than o and lse.
+ *   Parts of a call         attn_part names some of the rows or some of the keys.
+ *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
+ *   The call                attn_params has a field for each of the above.
+ *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
+ *   Helpers                 These functions make slopes, convert types and name kernel sets.
+ *
+ * The levels follow. Each begins with the name of its source, src/api/NAME.h:
+ *
+ *   explain     attn_explain tells how a call would run, and why.
+ *   options     attn_params_from_string reads options of a command line.
+ *   merge       attn_state_merge joins results over different keys.
+ *   rope        attn_rope_apply rotates q and k by their positions.
+ *   cache       attn_cache keeps keys and values while text is generated.
+ *   backward    attn_backward computes gradients for training.
+ *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
+ *   patterns    attn_pattern builds block-sparse masks such as BigBird.
+ *   dilated     attn_dilated_forward is the attention of LongNet.
+ *   ring        attn_ring_forward divides one sequence among many ranks.
+ *   backend     attn_backend lets a device run calls; only authors of backends need it.
+ *
+ * Including attn.h and linking attn.c gives every part above. attn_opencl.h adds a backend for
+ * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
+ * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
+ *
+ * CONVENTIONS hold for every function of this file that does not say otherwise.
+ *
+ * Memory. The library never allocates. The caller gives each call a workspace of any alignment and
+ *   content, and a size query such as attn_workspace_size tells the best size. A smaller workspace
+ *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets; data
+ *   of tensors is not read and may be NULL. On an error a query for a workspace sets *bytes to 0.
+ *   The stack in use is 2 to 3.8 KiB deep, and below 4 KiB in every build measured
+ *   (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
- *   callback gets independent pieces of work, in up to five lists one after the other; where heads
+ *   callback gets independent pieces of work, in up to five lists one after the other. Where heads
  *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
  *   callback the library uses OpenMP if compiled with it, and else runs in the calling thread.
  *   Every function may run in many threads at once if workspaces and outputs are distinct. The
  *   number of threads never changes a bit of the result.
- * Errors. Every function that can fail returns an attn_status. attn_check turns it into a sentence
- *   with the name and value of the field. After an error other than ATTN_ERR_CALLBACK nothing was
- *   written.
+ * Errors. Every function that can fail returns an attn_status. A check such as attn_check turns it
+ *   into a sentence with the name and value of the field. A function that has an argument `why`
+ *   puts the sentence there; why may be NULL. After an error other than ATTN_ERR_CALLBACK nothing
+ *   was written.
  * Strides. A stride counts elements and may be negative. A stride of 0 means packed [batch, head,
  *   seq, dim] in tensors and arrays with an entry per token, and it means broadcast in the bias and
  *   in boolean masks. ATTN_STRIDE_BROADCAST shares any input along an axis. The last dimension is
  *   always contiguous. Data need only be aligned for its element type.
- * Aliasing. o, lse, states and logits must not overlap any input, the workspace or each other.
+ * Aliasing. An output must not overlap any input, the workspace or another output.
+ * Callbacks. Those about pairs (mask, mask_tile, score and its derivative) run on workers. Their
+ *   calls may overlap, and they must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
- *   the logit, then all masks apply, and then softmax takes the sink in. A key is visible only if
+ *   the logit, then all masks apply, and last the sink joins the softmax. A key is visible only if
  *   every mask shows it.
  * Positions. Query row i stands at pos(i) = i + offset among the keys j = 0, 1, ... of its
  *   sequence, and p.alignment chooses the offset. Causal, window, chunked, prefix and ALiBi compare
@@ -89,16 +94,16 @@
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes its row NaN and no other. A bias of -inf
+ *   Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias of -inf
  *   masks its key.
- * Determinism. Equal inputs give equal bits; docs/canon.md states the order of operations and its
- *   limits, which are rounding to nearest and no subnormal intermediate. This holds only if the
- *   caller's callbacks are pure.
+ * Determinism. Equal inputs give equal bits if the caller's callbacks are pure. docs/canon.md
+ *   states the order of operations and its limits, which are rounding to nearest and no subnormal
+ *   intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
  *   stay below 2^127; beyond that IEEE arithmetic decides.
  *
- * MACROS that a user may define before including attn.h and for compiling attn.c are these alone:
+ * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
  *
  *   ATTN_API         decorates every public function; its default is nothing.
  *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
@@ -144,8 +149,7 @@
 extern "C" {
 #endif
 
-/* Every function that can fail returns one of these; docs/troubleshooting.md has an entry for
- * each. */
+/* Every function that can fail returns one of these; docs/troubleshooting.md explains each. */
 typedef enum attn_status {
     ATTN_OK = 0,          /* The call succeeded. */
     ATTN_ERR_ARG,         /* A field or a combination of fields is wrong. */
@@ -161,11 +165,11 @@ typedef enum attn_status {
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
- * every one of them. */
+ * every type. */
 typedef enum attn_dtype {
-    ATTN_F32 = 0, /* Elements are float. */
-    ATTN_F16 = 1, /* Elements are uint16_t with the bits of IEEE binary16. */
-    ATTN_BF16 = 2 /* Elements are uint16_t with the bits of bfloat16, the upper half of a float. */
+    ATTN_F32 = 0, /* float */
+    ATTN_F16 = 1, /* uint16_t with the bits of IEEE binary16 */
+    ATTN_BF16 = 2 /* uint16_t with the bits of bfloat16, the upper half of a float */
 } attn_dtype;
 
 /* This stride makes every index of an axis read the same data; only inputs may have it. */
@@ -174,20 +178,15 @@ typedef enum attn_dtype {
 /* An attn_tensor is an input whose element (b, h, s, d) lies at
  * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
 typedef struct attn_tensor {
-    /* dtype is an attn_dtype; 0 means ATTN_F32. */
-    int dtype;
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_seq;
+    int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
     const void *data;
 } attn_tensor;
 
-/* An attn_output is an output that is addressed as an attn_tensor is; no axis of it may be
- * broadcast. */
+/* An attn_output is an output with the addressing of attn_tensor. No axis may be broadcast. */
 typedef struct attn_output {
-    /* dtype is an attn_dtype; 0 means ATTN_F32. */
-    int dtype;
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_seq;
+    int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
     void *data;
 } attn_output;
 
@@ -201,7 +200,7 @@ typedef struct attn_output {
  * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
  * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
  * keys, its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi
- * take hidden siblings for keys between.
+ * count hidden siblings as keys in between.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_alignment chooses the offset of pos(i) = i + offset. */
@@ -211,19 +210,17 @@ typedef enum attn_alignment {
     ATTN_ALIGN_OFFSET = 2        /* The caller gives it: offset = p.q_offset[b]. */
 } attn_alignment;
 
-/* p.window takes this value where the window is on. */
+/* This value of p.window turns the window on. */
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
  * visible. Rows and columns are addressed as in attn_bias. */
 typedef struct attn_mask {
-    /* If invert is nonzero, nonzero elements are hidden instead. */
-    int invert;
-    /* Strides count bytes in p.bool_mask and bits in p.bit_mask, where bit n is bit n%8 of byte
+    int invert; /* nonzero: nonzero elements are hidden instead */
+    /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
      * n/8; 0 broadcasts the axis. */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL turns the mask off. */
-    const uint8_t *data;
+    const uint8_t *data; /* NULL turns the mask off */
 } attn_mask;
 
 /* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
@@ -231,36 +228,28 @@ typedef struct attn_mask {
  *
  * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending, where row_offsets
- * is moved by b*csr_stride_batch + h*csr_stride_head.
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The row_offsets of
+ * batch entry b and head h begin b*csr_stride_batch + h*csr_stride_head entries further on.
  *
  * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
  * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
-    /* A cell covers block_q rows and block_k keys; 0 in both turns the mask off. */
-    int64_t block_q, block_k;
-    /* These strides of the bitmap count bits; 0 shares it along the axis. */
-    ptrdiff_t stride_batch, stride_head;
-    /* stride_row counts bits; 0 means packed: ceil(seq_len_kv / block_k). */
-    ptrdiff_t stride_row;
-    /* bitmap is NULL where the CSR form is given. */
-    const uint8_t *bitmap;
-    /* These strides count entries of row_offsets; 0 shares the rows along the axis. */
-    ptrdiff_t csr_stride_batch, csr_stride_head;
-    /* row_offsets has one entry per row of cells and one more; NULL means there is no CSR form. */
-    const int32_t *row_offsets;
-    /* columns is given exactly where row_offsets is. */
-    const int32_t *columns;
+    int64_t block_q, block_k; /* rows and keys of a cell; 0 in both turns the mask off */
+
+    ptrdiff_t stride_batch, stride_head; /* bits; 0 shares the bitmap along the axis */
+    ptrdiff_t stride_row;                /* bits; 0 means packed: ceil(seq_len_kv / block_k) */
+    const uint8_t *bitmap;               /* NULL with the CSR form */
+
+    ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 shares them */
+    const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
+    const int32_t *columns;     /* given exactly where row_offsets is */
 } attn_block_mask;
 
-/* An attn_pair is one (query, key) pair as callbacks see it. */
+/* An attn_pair is a (query, key) pair as callbacks see it. */
 typedef struct attn_pair {
-    /* head is the head of the query. */
-    int64_t batch, head;
-    /* i is the row of this call, and j is the key of the sequence. */
-    int64_t i, j;
-    /* These positions are absolute: pos = key_base + i + offset and n = key_base + j. */
-    int64_t pos, n;
+    int64_t batch, head; /* batch entry, query head */
+    int64_t i, j;        /* row of this call, key of the sequence */
+    int64_t pos, n;      /* absolute: pos = key_base + i + offset, n = key_base + j */
 } attn_pair;
 
 /* An attn_rect is a rectangle of pairs: rows i_begin to i_end-1 of heads head_begin to head_end-1
@@ -277,11 +266,10 @@ typedef enum attn_tile_class {
     ATTN_TILE_FULL = 2     /* Every pair is visible. */
 } attn_tile_class;
 
-/* A mask callback returns nonzero where the pair is visible. It is called on workers, calls may
- * overlap, and it must not throw or longjmp. */
+/* A mask callback returns nonzero where the pair is visible. */
 typedef int (*attn_mask_fn)(void *user, const attn_pair *at);
 
-/* A classifier returns the attn_tile_class of a rectangle, under the rules of attn_mask_fn. */
+/* A classifier returns the attn_tile_class of a rectangle. */
 typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
 
 /* ------------------------------------------------------------------------------------------------
@@ -293,16 +281,12 @@ typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
  * the caller's: key j has column kv_begin[b] + j. With cu_seqlens, rows and columns start at 0 in
  * each sequence. */
 typedef struct attn_bias {
-    /* dtype is ATTN_F32, ATTN_F16 or ATTN_BF16. */
-    int dtype;
-    /* Each stride counts elements; 0 broadcasts the axis. */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL turns the bias off. */
-    const void *data;
+    int dtype;                                                /* attn_dtype; 0 means ATTN_F32 */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 broadcasts the axis */
+    const void *data;                                         /* NULL turns the bias off */
 } attn_bias;
 
-/* A score callback gets a natural logit and returns the one to use. It is called on workers, calls
- * may overlap, and it must not throw or longjmp. */
+/* A score callback gets a natural logit and returns the one to use. */
 typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 
 /* ------------------------------------------------------------------------------------------------
@@ -321,35 +305,31 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
  *   - there are row tiles for at least half of the workers.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry needs its own copy of the shared
- * keys all the same, as any copy may be read. The workspace then also holds the states of all rows,
+ * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
+ * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
  * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
  * smaller, each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
- * first row of the batch entry on. Column c of sequence b is row r = begin[b] + c, or r - ring
- * where that sum reaches ring. Without pages, row r lies in the batch entry, and a ring makes k and
- * v [batch, num_heads_kv, ring, head_dim].
+ * first row of the batch entry on. Column c of sequence b is row r = (begin[b] + c) % ring, or
+ * r = c without a ring. Without pages, row r lies in the batch entry, and a ring makes k and v
+ * [batch, num_heads_kv, ring, head_dim].
  *
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
  * then are [num_pages, num_heads_kv, page_size, head_dim], stride_batch lies between pages, and all
  * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
  * in. */
 typedef struct attn_rows {
-    /* ring is the number of rows of a sequence, after which they start over, and is at least
-     * kv_begin + kv_len; 0 turns the ring off. */
+    /* Rows of a sequence, after which they start over: at least kv_begin + kv_len. 0 turns the ring
+     * off. */
     int64_t ring;
-    /* begin[batch] holds the row of column 0, below ring; it needs a ring, and NULL means 0. */
-    const int32_t *begin;
-    /* page_size is the number of rows of a page; 0 means that there are no pages. */
-    int64_t page_size;
-    /* num_pages is the number of pages that k and v hold. */
-    int64_t num_pages;
-    /* table is [batch, pages of a sequence]; entries that no key in use needs are not read. */
-    const int32_t *table;
-    /* table_stride lies between batch entries; 0 means packed: ceil(rows / page_size), where rows
-     * is ring or, without a ring, seq_len_kv. */
+    const int32_t *begin; /* [batch], row of column 0, below ring; needs a ring; NULL means 0 */
+    int64_t page_size;    /* rows of a page; 0 means no pages */
+    int64_t num_pages;    /* pages that k and v hold */
+    const int32_t *table; /* [batch, pages of a sequence]; entries that no key needs are not read */
+    /* Entries between sequences. 0 means packed: ceil(rows / page_size), where rows is ring or,
+     * without a ring, seq_len_kv. */
     ptrdiff_t table_stride;
 } attn_rows;
 
@@ -370,26 +350,20 @@ typedef enum attn_logits_stage {
  * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
  * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
 typedef struct attn_logits {
-    /* stage is an attn_logits_stage. */
-    int stage;
-    /* num_rows is the number of chosen rows; 0 means all seq_len_q rows where rows is NULL. */
-    int64_t num_rows;
-    /* rows[num_rows] are row numbers i for every batch entry and head; NULL means 0, 1, .... */
-    const int32_t *rows;
-    /* NULL turns this output off. */
-    float *data;
+    int stage;           /* attn_logits_stage */
+    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows where rows is NULL */
+    const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
+    float *data;         /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
- * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). */
+ * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). attn_state_merge alone reads
+ * the sizes; other functions have those of p. */
 typedef struct attn_state {
-    /* num_rows is read by attn_state_merge alone; the other functions take the sizes of p. */
     int64_t num_rows;
-    /* head_dim_v is read by attn_state_merge alone. */
     int64_t head_dim_v;
-    /* m and l are [row], and o is [row, head_dim_v]. */
-    float *m, *l, *o;
+    float *m, *l, *o; /* [row], [row], [row, head_dim_v] */
 } attn_state;
 
 /* ------------------------------------------------------------------------------------------------
@@ -403,24 +377,21 @@ typedef struct attn_state {
  * Where `rows` is set, q, o, lse and state (and dout, dlse, dq of attn_backward) hold only rows
  * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
  * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
- * is row row_begin or key key_begin; packed strides and the numbers of states go by these counts.
+ * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
  * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
  * impl naive. */
 typedef struct attn_part {
-    /* Nonzero makes row_begin and row_count, or key_begin and key_count, count; 0 means all rows or
-     * all keys. */
-    int rows, keys;
-    /* Nonzero, with keys and partial, continues p.state: it holds what earlier parts of this chunk
-     * of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if all
-     * parts but the last end where n is a multiple of 16. The keys in use of a sequence with rows
-     * must lie in one chunk. */
+    int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
+    int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
+    /* Nonzero, only with keys and partial, continues p.state. It holds what earlier parts of this
+     * chunk of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if
+     * all parts but the last end where n is a multiple of 16. The keys in use of a sequence with
+     * rows must lie in one chunk. */
     int continued;
-    /* These are the rows of the part if `rows` is set, and 0 otherwise. */
     int64_t row_begin, row_count;
-    /* These are the keys of the part if `keys` is set, and 0 otherwise. */
     int64_t key_begin, key_count;
 } attn_part;
 
@@ -444,17 +415,17 @@ typedef enum attn_impl {
     ATTN_IMPL_AUTO = 3     /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
 } attn_impl;
 
-/* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default, as it was at most 2 % faster
- * (README.md). */
+/* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
+ * 2 % faster (README.md). */
 #define ATTN_AUTO_NAIVE_KEYS 0
 
 /* A task does piece `index` of a list of work, in the scratch memory of `worker`. */
 typedef void (*attn_task_fn)(void *arg, int64_t index, int worker);
 
 /* A parallel_for runs task(arg, index, worker) once for each index from 0 to n-1, in any order, and
- * returns when all are done. Workers are numbered from 0 to p.num_workers-1, and no two tasks may
- * run with one number at a time. It returns 0, or nonzero when it failed; attn_forward then returns
- * ATTN_ERR_CALLBACK. */
+ * returns when all are done. Workers are numbered from 0 to p.num_workers-1, and two tasks that run
+ * at once have different numbers. It returns 0, or nonzero when it failed; attn_forward then
+ * returns ATTN_ERR_CALLBACK. */
 typedef int (*attn_parallel_for_fn)(void *user, int64_t n, attn_task_fn task, void *arg);
 
 /* An attn_log_level says whether a log sentence only informs or also warns. */
@@ -474,231 +445,168 @@ typedef struct attn_backend attn_backend;
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_params is everything about one call. Set it to zero, then assign: zero is the default of
- * every field. Pointers are NULL where a feature is off. */
+ * every field, and a feature whose pointer is NULL is off. */
 typedef struct attn_params {
     /* ---- sizes. A batch or seq_len_q of 0 leaves nothing to do, and a seq_len_kv of 0 makes every
      * row empty. */
 
-    /* batch is the number of independent sequences, packed or not. */
-    int64_t batch;
-    /* num_heads_q is the number of query heads, at least 1. */
-    int64_t num_heads_q;
-    /* num_heads_kv must divide num_heads_q (GQA; 1 = MQA), and query head h reads kv head
-     * h / (num_heads_q / num_heads_kv); 0 means num_heads_q. */
+    int64_t batch;       /* independent sequences, packed or not */
+    int64_t num_heads_q; /* query heads, at least 1 */
+    /* kv heads, a divisor of num_heads_q (GQA; 1 = MQA); 0 means num_heads_q. Query head h reads kv
+     * head h / (num_heads_q / num_heads_kv). */
     int64_t num_heads_kv;
-    /* seq_len_q is the number of rows of q and o per batch entry, or in all with cu_seqlens_q. */
-    int64_t seq_len_q;
-    /* seq_len_kv is the number of keys per batch entry, or in all with cu_seqlens_kv. */
-    int64_t seq_len_kv;
-    /* head_dim is the number of elements of one q and k vector, at least 1. */
-    int64_t head_dim;
-    /* head_dim_v is the number of elements of one v and o vector; 0 means head_dim. */
-    int64_t head_dim_v;
-    /* scale is the factor on q.k and must be finite; 0 means 1/sqrt(head_dim). */
-    float scale;
+    int64_t seq_len_q;  /* rows of q and o per batch entry, or in all with cu_seqlens_q */
+    int64_t seq_len_kv; /* keys per batch entry, or in all with cu_seqlens_kv */
+    int64_t head_dim;   /* elements of a q or k vector, at least 1 */
+    int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
+    float scale;        /* finite factor on q.k; 0 means 1/sqrt(head_dim) */
 
-    /* ---- tensors. With cu_seqlens the packed order of q, k, v and o is [token, head, dim], and
-     * stride_batch is not used. */
+    /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
+     * v and o is [token, head, dim], and stride_batch is not used. */
 
-    /* q is [batch, num_heads_q, seq_len_q, head_dim]. */
-    attn_tensor q;
-    /* k is [batch, num_heads_kv, seq_len_kv, head_dim], unless kv_rows says otherwise. */
-    attn_tensor k;
-    /* v is [batch, num_heads_kv, seq_len_kv, head_dim_v], unless kv_rows says otherwise. */
-    attn_tensor v;
-    /* o is [batch, num_heads_q, seq_len_q, head_dim_v]; its data may be NULL where lse, state or
-     * logits are asked for. */
+    attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
+    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, state or logits are
+     * asked for. */
     attn_output o;
-    /* lse is f32 [batch, num_heads_q, seq_len_q], or [num_heads_q, token] with cu_seqlens_q, and
-     * gets the natural log of the sum of exp(logit) and of the sink; NULL data turns it off. */
+    /* Natural log of the sum of exp(logit) and of the sink: f32 [batch, num_heads_q, seq_len_q], or
+     * [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
 
-    /* q_len[batch] counts the rows in use, and others are not read or written; NULL means all. */
-    const int32_t *q_len;
-    /* kv_len[batch] counts the keys in use from kv_begin on; NULL means all. */
-    const int32_t *kv_len;
-    /* kv_begin[batch] is the first key in use (left padding): key j is column kv_begin + j of k, v,
-     * bias, masks and kv_segments; NULL means 0. */
+    const int32_t *q_len;  /* [batch], rows in use; no other is read or written; NULL means all */
+    const int32_t *kv_len; /* [batch], keys in use from kv_begin on; NULL means all */
+    /* [batch], first key in use (left padding): key j is column kv_begin + j of k, v, bias, masks
+     * and kv_segments. NULL means 0. */
     const int32_t *kv_begin;
-    /* cu_seqlens_q[batch + 1] packs sequences of various lengths: sequence b is rows cu[b] to
-     * cu[b+1]-1; NULL means not packed. */
+    /* [batch + 1], borders of packed sequences of various lengths: sequence b is rows cu[b] to
+     * cu[b+1]-1. NULL means not packed. */
     const int32_t *cu_seqlens_q;
-    /* cu_seqlens_kv[batch + 1] packs keys and needs cu_seqlens_q; without it k and v are not
-     * packed, and cu_seqlens_q then needs kv_len. */
+    /* [batch + 1], borders of packed keys, only with cu_seqlens_q. NULL means that k and v are not
+     * packed; cu_seqlens_q then needs kv_len. */
     const int32_t *cu_seqlens_kv;
-    /* key_base[batch] is the position of the first key, 0 to 2^58; NULL means 0. */
-    const int64_t *key_base;
-    /* kv_rows says where the keys of a cache lie; all 0 means one after the other. */
-    attn_rows kv_rows;
-    /* shared_keys is the number of first keys that are equal in every batch entry (see "Caches"),
-     * at most seq_len_kv; 0 turns sharing off. */
-    int64_t shared_keys;
+    const int64_t *key_base; /* [batch], position of the first key, 0 to 2^58; NULL means 0 */
+    attn_rows kv_rows;       /* where the keys of a cache lie; all 0 means one after the other */
+    int64_t shared_keys;     /* first keys that all entries share (see "Caches"), 0 to seq_len_kv */
 
     /* ---- position of the queries */
 
-    /* alignment is an attn_alignment and matters to causal, window, chunked, prefix and ALiBi. */
-    int alignment;
-    /* q_offset[batch] is given with ATTN_ALIGN_OFFSET alone and may be negative. */
-    const int32_t *q_offset;
+    int alignment;           /* attn_alignment, for causal, window, chunked, prefix and ALiBi */
+    const int32_t *q_offset; /* [batch], only with ATTN_ALIGN_OFFSET; may be negative */
 
     /* ---- masks. A key is visible if every one of them shows it. */
 
-    /* Nonzero makes key j visible only if j <= pos(i). */
-    int causal;
-    /* prefix[batch] makes keys j < prefix[b] visible in spite of causal; NULL means 0. */
-    const int32_t *prefix;
-    /* ATTN_WINDOW makes key j visible only if pos(i) - window_left <= j <= pos(i) + window_right; 0
+    int causal;            /* nonzero: key j is visible only if j <= pos(i) */
+    const int32_t *prefix; /* [batch], causal does not hide keys j < prefix[b]; NULL means 0 */
+    /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
-    /* window_left counts the keys before one's own position; -1 means unbounded. */
-    int64_t window_left;
-    /* window_right counts the keys after one's own position; -1 means unbounded. */
-    int64_t window_right;
-    /* chunk_size shows a row only the keys whose floor((key_base + position) / chunk_size) equals
-     * its own (chunked attention); 0 means off. */
+    int64_t window_left;  /* keys before one's own position; -1 means unbounded */
+    int64_t window_right; /* keys after one's own position; -1 means unbounded */
+    /* Chunked attention: a row sees only the keys whose floor((key_base + position) / chunk_size)
+     * equals its own. 0 means off. */
     int64_t chunk_size;
-    /* q_segments [batch, seq_len_q], or [token] with cu_seqlens, are document ids, and a row sees
-     * only the keys of its own id; NULL means off. */
+    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys of its
+     * own id. NULL means off. */
     const int32_t *q_segments;
-    /* kv_segments [batch, seq_len_kv], or [token] with cu_seqlens, is given exactly where
-     * q_segments is. */
+    /* [batch, seq_len_kv], or [token] with cu_seqlens, given exactly where q_segments is. */
     const int32_t *kv_segments;
-    /* q_segments_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t q_segments_stride;
-    /* kv_segments_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t kv_segments_stride;
-    /* tree_parents [batch, seq_len_q], or [token] with cu_seqlens, holds the parent of node i (see
-     * "Masks"), below i and counted within the sequence, or -1 for a root; NULL means off. */
+    ptrdiff_t q_segments_stride;  /* elements between batch entries; 0 means packed */
+    ptrdiff_t kv_segments_stride; /* elements between batch entries; 0 means packed */
+    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. That of
+     * node i is below i and counted within the sequence, or -1 for a root. NULL means off. */
     const int32_t *tree_parents;
-    /* tree_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t tree_stride;
-    /* bool_mask has one byte per pair, and its strides count bytes. */
-    attn_mask bool_mask;
-    /* bit_mask has one bit per pair, and its strides count bits. */
-    attn_mask bit_mask;
-    /* block_mask has one cell per block_q rows and block_k keys. */
-    attn_block_mask block_mask;
-    /* mask is called about single pairs; NULL means off. */
-    attn_mask_fn mask;
-    /* mask_tile may decide about tiles for mask; NULL makes every tile partial. */
-    attn_mask_tile_fn mask_tile;
+    ptrdiff_t tree_stride;       /* elements between batch entries; 0 means packed */
+    attn_mask bool_mask;         /* one byte per pair; its strides count bytes */
+    attn_mask bit_mask;          /* one bit per pair; its strides count bits */
+    attn_block_mask block_mask;  /* one cell per block_q rows and block_k keys */
+    attn_mask_fn mask;           /* decides about single pairs; NULL means off */
+    attn_mask_tile_fn mask_tile; /* may decide about tiles for mask; NULL: all are partial */
 
     /* ---- what changes a logit, in this order */
 
-    /* A softcap c from 1e-30 to 1e30 makes the logit c * tanh(logit / c); 0 means off. */
-    float softcap;
-    /* bias is added to the logit. */
-    attn_bias bias;
-    /* alibi_slopes[num_heads_q] add -slope * |pos(i) - j|; NULL means off. */
-    const float *alibi_slopes;
-    /* alibi_stride lies between batch entries; 0 means one set of slopes for all of them. */
-    ptrdiff_t alibi_stride;
-    /* score gets each natural logit and returns another; it is not called for a logit of -inf or a
-     * masked pair, and NULL means off. */
+    float softcap;  /* c, 1e-30 to 1e30: the logit becomes c * tanh(logit / c); 0 means off */
+    attn_bias bias; /* added to the logit */
+    const float *alibi_slopes; /* [num_heads_q], each adds -slope * |pos(i) - j|; NULL means off */
+    ptrdiff_t alibi_stride;    /* elements between batch entries; 0: one set of slopes for all */
+    /* Gets a natural logit and returns another; not called for a logit of -inf or a masked pair.
+     * NULL means off. */
     attn_score_fn score;
-    /* callback_user is the first argument of score, mask and mask_tile. */
-    void *callback_user;
+    void *callback_user; /* first argument of score, mask and mask_tile */
 
     /* ---- softmax */
 
-    /* sinks[num_heads_q] is one more logit per head, without a value, neither scaled nor capped;
-     * -inf means none for this head, and NULL means off. */
+    /* [num_heads_q], one more logit per head, without a value, neither scaled nor capped; -inf
+     * means none for this head. NULL means off. */
     const float *sinks;
-    /* Nonzero gives every head a sink of 0 and excludes sinks. */
-    int softmax1;
-    /* dropout_p is the probability of dropping a key, in [0, 1); 0 means off. */
-    float dropout_p;
-    /* dropout_seed is the key of attn_dropout_keep. */
-    uint64_t dropout_seed;
+    int softmax1;          /* nonzero gives every head a sink of 0 and excludes sinks */
+    float dropout_p;       /* probability of dropping a key, in [0, 1); 0 means off */
+    uint64_t dropout_seed; /* key of attn_dropout_keep */
 
     /* ---- further outputs */
 
-    /* Nonzero writes the raw state instead of o and lse; no sink enters, and logits of stage
+    /* Nonzero writes the raw state instead of o and lse. No sink enters, and logits of stage
      * SOFTMAX are not supported. */
     int partial;
-    /* state is where partial writes. */
-    attn_state state;
-    /* logits asks for logits of chosen rows. */
-    attn_logits logits;
+    attn_state state;   /* where partial writes */
+    attn_logits logits; /* asks for logits of chosen rows */
 
     /* ---- how to compute. Nothing here changes a bit of an explicit impl. */
 
-    /* impl is an attn_impl; 0 means tiled. */
-    int impl;
-    /* ATTN_IMPL_AUTO is naive up to this seq_len_kv; 0 means what tuning says, or else
+    int impl; /* attn_impl; 0 means tiled */
+    /* Largest seq_len_kv at which ATTN_IMPL_AUTO is naive; 0 means what tuning says, or else
      * ATTN_AUTO_NAIVE_KEYS. */
     int64_t auto_naive_keys;
-    /* Nonzero makes naive hold the logits of all heads at once. */
-    int naive_whole;
-    /* tile_keys is the largest number of keys of a tile: 16, 32, ... 1024; 0 leaves the choice to
-     * the library. */
-    int tile_keys;
-    /* tuning is a text as described in "How to compute", ended by a zero byte; NULL means the usual
-     * sizes. */
-    const char *tuning;
-    /* Nonzero always takes the second pass of docs/canon.md, "redo"; it serves tests. */
-    int force_redo;
-    /* kernels is the set to use; NULL means the best one linked in for this CPU and number of
-     * rows. */
+    int naive_whole; /* nonzero makes naive hold the logits of all heads at once */
+    int tile_keys; /* largest number of keys of a tile: 16, 32, ... 1024; 0: the library's choice */
+    const char *tuning; /* a text (see "How to compute") ended by a zero byte; NULL: usual sizes */
+    int force_redo; /* nonzero always takes the second pass of docs/canon.md, "redo": for tests */
+    /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */
     const attn_kernels *kernels;
-    /* backend is the device to use; NULL means the CPU. */
-    const attn_backend *backend;
-    /* num_workers is the number of workers that the workspace is sized for; 0 means 1, or OpenMP's
-     * maximum. */
-    int num_workers;
-    /* parallel_for runs the pieces of work; NULL means OpenMP when compiled with it, and otherwise
-     * a plain loop. */
+    const attn_backend *backend; /* the device; NULL means the CPU */
+    int num_workers; /* workers that the workspace is sized for; 0 means 1, or OpenMP's maximum */
+    /* Runs the pieces of work. NULL means OpenMP when compiled with it, and otherwise a plain
+     * loop. */
     attn_parallel_for_fn parallel_for;
-    /* parallel_user is the first argument of parallel_for. */
-    void *parallel_user;
-    /* log hears why a backend refused or failed a call and why a tuning text was ignored; NULL
-     * means silence. */
+    void *parallel_user; /* first argument of parallel_for */
+    /* Hears why a backend refused or failed a call and why a tuning text was ignored; NULL means
+     * silence. */
     attn_log_fn log;
-    /* log_user is the first argument of log. */
-    void *log_user;
+    void *log_user; /* first argument of log */
 
-    /* ---- a part of the call */
-
-    /* part names some of the rows or some of the keys; all 0 means the whole call. */
-    attn_part part;
+    attn_part part; /* some of the rows or some of the keys; all 0 means the whole call */
 } attn_params;
 
 /* ------------------------------------------------------------------------------------------------
  * Basic call
  * --------------------------------------------------------------------------------------------- */
 
-/* attn_workspace_size() sets *bytes to the size of workspace that is best for attn_forward of *p.
+/* attn_workspace_size() sets *bytes to the best size of a workspace for attn_forward of *p.
  *
- * A smaller workspace works too, somewhat slower, with smaller tiles or fewer workers, down to what
- * one worker needs. One that was asked for with the largest seq_len_q and the largest seq_len_kv
- * therefore serves every shorter call that differs in nothing else: a prefill and, if seq_len_kv
- * was the final length, its decode steps. As a special case, where impl = AUTO changes to NAIVE the
- * caller must ask for both.
- *
- * Lengths and offsets are read; data of tensors is not, and may be NULL. On an error *bytes is 0.
- * Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run
- * the call but refuses it) or what a backend's sizing returns. */
+ * A workspace for the largest seq_len_q and the largest seq_len_kv serves every shorter call that
+ * differs in nothing else: a prefill and, if seq_len_kv was the final length, its decode steps. As
+ * a special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
+ * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run the
+ * call but refuses it) or what a backend's sizing returns. */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
  * It reads q, k, v and the arrays of *p and writes o, lse, state and logits, those that are asked
- * for. Outputs must not overlap inputs, the workspace or each other. Two calls may run at once if
- * their workspaces and outputs are distinct. The algorithm is the online softmax (Milakov and
- * Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of
- * docs/canon.md.
- *
- * Returns the errors of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if
- * parallel_for or a backend failed. Nothing was written unless it is the last of these. */
+ * for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et
+ * al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
+ * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
+ * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
 /* attn_check() says in one English sentence what is wrong with *p and the workspace, or "ok".
  *
  * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
  * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
- * which only a run can show, it says "ok". It computes nothing and may run in any thread. */
+ * which only a run can show, it says "ok". It computes nothing. The
+ * checks of the levels do all this for their functions. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
@@ -709,8 +617,8 @@ ATTN_API const char *attn_status_string(attn_status status);
 /* attn_version() returns the version of the library in the binary, e.g. "0.1.0". */
 ATTN_API const char *attn_version(void);
 
-/* attn_params_size() returns sizeof(attn_params) of the library in the binary. It differs from that
- * of the program if header and library do not match. */
+/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If header and
+ * library do not match, the program has another sizeof(attn_params). */
 ATTN_API size_t attn_params_size(void);
 
 /* ------------------------------------------------------------------------------------------------
@@ -719,17 +627,16 @@ ATTN_API size_t attn_params_size(void);
 
 /* attn_alibi_slopes() writes the standard ALiBi slopes of num_heads heads, 1 to 2^20.
  *
- * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two; else the slopes of the next
- * lower power of two come first, and every other one of the next higher follows (Press et al. 2021,
- * arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
+ * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
+ * next lower power of two come first, and every other one of the next higher follows (Press et al.
+ * 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
  * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
- * It rounds to nearest even and stores every NaN in one canonical form. dst and src must not
- * overlap. Returns ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, or n is
- * beyond PTRDIFF_MAX / 4. */
+ * It rounds to nearest even and stores every NaN in one canonical form. Returns ATTN_ERR_ARG if a
+ * type is unknown, a pointer is NULL and n is not 0, or n is beyond PTRDIFF_MAX / 4. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 

@@ -18,40 +18,35 @@
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
- *   dS passes the derivative of the score callback before dbias and dslopes are taken from it, and
- *   then that of softcap. With dropout, dP and the P of dV take the factor keep / (1 - dropout_p).
+ *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
+ *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
+ *   keep / (1 - dropout_p).
  * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. Logits are not computed,
- *   though refused where attn_forward refuses them. Where k or v is broadcast along an axis, dk and
- *   dv have that axis all the same, and the caller sums over it.
+ *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
+ *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
+ *   and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set all the same.
+ *   output of the forward call must be set even so.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
  * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient, which is 3e-5 at logits of 500.
- * Cost. The backward call takes five matrix products where the forward call takes two. dbias and
- *   dslopes compute S and dP once more each if they are sums.
+ *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Cost. The backward call takes five matrix products where the forward call takes two. Each of
+ *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
  *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes) go
  *   in its order.
- * Memory. The caller gives a workspace of any alignment and content. The stack stays below 4 KiB.
- * Threads. p.parallel_for and p.num_workers are used as attn_forward uses them, and otherwise
- *   OpenMP if it is compiled in.
- * Aliasing. No output may overlap an input, another output or the workspace.
- * Errors. attn_backward_check turns a status into a sentence. After an error other than
- *   ATTN_ERR_CALLBACK nothing was written.
  */
 #pragma once
 
 /* A score derivative returns the derivative of p.score by the logit, at the logit that p.score was
- * given. It gets p.callback_user and is called on workers; calls may overlap. It must be pure, as
- * it may be asked for one pair several times. */
+ * given. It gets p.callback_user and must be pure, as it may be asked for one pair several
+ * times. */
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
@@ -59,53 +54,41 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
  * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
  * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
-    /* Each stride counts elements; 0 means packed. */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
-    /* NULL means that the gradient is not wanted. */
-    float *data;
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
+    float *data;                                              /* NULL means not wanted */
 } attn_bias_gradient;
 
 /* An attn_gradients holds what goes in beside p, and what comes out. Set it to zero, then
  * assign. */
 typedef struct attn_gradients {
-    /* gemms is the number of matrix products for a tile: 5 divides the work by batch and kv head, 7
-     * divides it by rows and then by keys and computes S and dP twice; 0 means the one that lets
-     * the workers end first. */
+    /* Matrix products for a tile: 5 divides the work by batch and kv head; 7 divides it by rows and
+     * then by keys, and computes S and dP twice. 0 means the one with which the workers end
+     * first. */
     int gemms;
 
     /* ---- in */
 
-    /* dout [batch, num_heads_q, seq_len_q, head_dim_v] is the gradient of the loss by o. */
-    attn_tensor dout;
-    /* dlse, f32 in the shape and packing of p.lse, is the gradient by lse; NULL data means 0. */
-    attn_tensor dlse;
-    /* score_derivative belongs to p.score and is given exactly where that is. */
-    attn_score_derivative_fn score_derivative;
+    attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
+    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
+    attn_score_derivative_fn score_derivative; /* given exactly where p.score is */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
      * as q, k and v are. */
 
-    /* dq is [batch, num_heads_q, seq_len_q, head_dim]. */
-    attn_output dq;
-    /* dk is [batch, num_heads_kv, seq_len_kv, head_dim], summed over the heads of the group. */
-    attn_output dk;
-    /* dv is [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the heads of the group. */
-    attn_output dv;
-    /* dbias is the gradient of p.bias. */
-    attn_bias_gradient dbias;
-    /* dsinks[num_heads_q] is the gradient of p.sinks, summed over the batch. */
-    float *dsinks;
-    /* dslopes is the gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or
-     * [batch, num_heads_q] with p.alibi_stride. */
+    attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
+    attn_output
+        dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads */
+    attn_bias_gradient dbias; /* gradient of p.bias */
+    float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
+    /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
+     * num_heads_q] with p.alibi_stride. */
     float *dslopes;
 } attn_gradients;
 
-/* attn_backward_workspace_size() sets *bytes to the size of workspace that is best.
- *
- * A smaller workspace works too, with fewer workers, down to what one needs. Lengths and offsets
- * are read; data of tensors is not. On an error *bytes is 0. Returns ATTN_ERR_ARG,
- * ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED, or ATTN_ERR_CALLBACK if a backend cannot size its
- * workspace. */
+/* attn_backward_workspace_size() sets *bytes to the best size of a workspace for attn_backward.
+ * Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED, or ATTN_ERR_CALLBACK if a backend
+ * cannot size its workspace. */
 ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
                                                   size_t *bytes);
 
@@ -117,33 +100,24 @@ ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const at
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes);
 
-/* attn_backward_check() says in one English sentence what is wrong, or "ok". It writes and returns
- * text as attn_check does. */
+/* attn_backward_check() is attn_check for attn_backward. */
 ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
                                          const void *workspace, size_t workspace_bytes, char *text,
                                          size_t text_bytes);
 
 /* An attn_backward_info tells how attn_backward would run. */
 typedef struct attn_backward_info {
-    /* impl is the attn_impl that runs: TILED or NAIVE. */
-    int impl;
-    /* gemms is 5 or 7. */
-    int gemms;
-    /* kernels_name is the kernel set, e.g. "portable_fma". */
-    const char *kernels_name;
-    /* backend_name is "cpu" or the name of the backend. */
-    const char *backend_name;
-    /* One tile has tile_rows query rows and tile_keys keys. */
-    int tile_rows, tile_keys;
-    /* workers is the number of workers that can run at once. */
-    int workers;
-    /* These are the bytes of the workspace, and those of one worker among them. */
-    size_t workspace_bytes, workspace_bytes_per_worker;
-    /* flops counts the five products over visible pairs; it leaves out sums for dbias and dslopes
-     * and what 7 products compute twice. */
+    int impl;                 /* the attn_impl that runs: TILED or NAIVE */
+    int gemms;                /* 5 or 7 */
+    const char *kernels_name; /* kernel set, e.g. "portable_fma" */
+    const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
+    int tile_rows, tile_keys; /* query rows and keys of a tile */
+    int workers;              /* largest number of workers that run at once */
+    size_t workspace_bytes, workspace_bytes_per_worker; /* all of it, what each worker takes */
+    /* Operations of the five products over visible pairs, without sums for dbias and dslopes and
+     * without what 7 products compute twice. */
     double flops;
-    /* reasons holds what p.backend says, and "" without one. */
-    char reasons[200];
+    char reasons[200]; /* why p.backend does not take the call, or "" */
 } attn_backward_info;
 
 /* attn_backward_explain() fills in *info with how attn_backward would run. Returns the errors of
@@ -159,20 +133,14 @@ enum { ATTN_AXIS_BATCH, ATTN_AXIS_HEAD, ATTN_AXIS_ROW, ATTN_AXIS_KEY };
 /* An attn_sum_axes is an array of gradients that are summed over axes. Element (b, h, i, column)
  * lies where the strides say, and a summed axis has stride 0. An axis of length 1 is not summed. */
 typedef struct attn_sum_axes {
-    /* NULL means that the gradient is not wanted. */
-    float *data;
-    /* count holds the length of each axis before it is summed. */
-    int64_t count[4];
-    /* stride holds the elements between neighbours along each axis; 0 means summed. */
-    ptrdiff_t stride[4];
-    /* kept is nonzero for each axis that is not summed. */
-    int kept[4];
+    float *data;         /* NULL means not wanted */
+    int64_t count[4];    /* length of each axis before it is summed */
+    ptrdiff_t stride[4]; /* elements between neighbours along each axis; 0 means summed */
+    int kept[4];         /* nonzero for each axis that is not summed */
 } attn_sum_axes;
 
 /* An attn_gradient_call holds the gradients that a backend is asked for. */
 struct attn_gradient_call {
-    /* g is what the caller gave, with its strides resolved. */
-    attn_gradients g;
-    /* bias and slopes say where dbias and dslopes go. */
-    attn_sum_axes bias, slopes;
+    attn_gradients g;           /* what the caller gave, with its strides resolved */
+    attn_sum_axes bias, slopes; /* where dbias and dslopes go */
 };

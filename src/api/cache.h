@@ -26,22 +26,20 @@
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
  *   back. A page counts the sequences that share it and is copied before one of them writes to it.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. A ring of window_left + n rows can take steps of n keys and can roll back n
- *   keys.
+ *   c.window_left keys. A ring of window_left + n rows takes steps of n keys and rolls back n keys.
  * Layers. All layers of a model share numbers, lengths and tables. Call attn_cache_extend once a
  *   step, then attn_cache_write and attn_cache_view for each layer. attn_cache_append does both for
  *   a cache of one layer.
- * Memory. Nothing is allocated: attn_cache_size tells what attn_cache_init needs, with any
- *   alignment. Storage may be the caller's own instead, if c.k.data and c.v.data are set before.
- *   All of it stays in place as long as the cache or a view of it is used. The stack stays below 4
- *   KiB.
+ * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
+ *   caller's own instead, if c.k.data and c.v.data are set before. All of it stays in place as long
+ *   as the cache or a view of it is used.
  * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
  *   attn_cache_read must not overlap.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
- * Errors. A function that fails puts a sentence into why, which may be NULL. Nothing was changed
- *   then, neither in the cache nor elsewhere, unless the function says otherwise.
+ * Errors. A function that fails changes nothing, neither in the cache nor elsewhere, unless it says
+ *   otherwise.
  */
 #pragma once
 
@@ -58,92 +56,62 @@ typedef enum attn_cache_layout {
 typedef struct attn_cache {
     /* ---- shape. It must not be changed after attn_cache_init. */
 
-    /* num_sequences is the number of sequences that have room, at least 1. */
-    int64_t num_sequences;
-    /* num_layers is the number of layers; 0 means 1. */
-    int64_t num_layers;
-    /* num_heads_kv is the number of kv heads, at least 1. */
-    int64_t num_heads_kv;
-    /* head_dim is the number of elements of one k vector, at least 1. */
-    int64_t head_dim;
-    /* head_dim_v is the number of elements of one v vector; 0 means head_dim. */
-    int64_t head_dim_v;
-    /* capacity is the largest number of keys of a sequence, at least 1. */
-    int64_t capacity;
-    /* page_size is the number of keys of a page; 0 means that the cache is not paged. */
-    int64_t page_size;
-    /* num_pages is the number of pages of all sequences; 0 means as many as they can need. */
-    int64_t num_pages;
-    /* Nonzero lets the oldest keys make room for new ones. */
-    int ring;
-    /* window_left is how many keys before its own a query of a ring may see, below capacity; with 0
-     * it sees all that are there, and results depend on what the ring still has. */
+    int64_t num_sequences; /* sequences that have room, at least 1 */
+    int64_t num_layers;    /* layers; 0 means 1 */
+    int64_t num_heads_kv;  /* kv heads, at least 1 */
+    int64_t head_dim;      /* elements of a k vector, at least 1 */
+    int64_t head_dim_v;    /* elements of a v vector; 0 means head_dim */
+    int64_t capacity;      /* largest number of keys of a sequence, at least 1 */
+    int64_t page_size;     /* keys of a page; 0 means that the cache is not paged */
+    int64_t num_pages;     /* pages of all sequences; 0 means as many as they can need */
+    int ring;              /* nonzero: the oldest keys make room for new ones */
+    /* Keys before its own that a query of a ring may see, below capacity. With 0 it sees all that
+     * are there, and results depend on what the ring still has. */
     int64_t window_left;
-    /* layout is an attn_cache_layout. */
-    int layout;
-    /* k and v give the storage types in dtype, each its own, and the caller's storage of all layers
-     * in data; where data is NULL the storage lies in the memory of attn_cache_init. stride_batch
-     * lies between sequences or, if paged, between pages; stride_seq lies between rows; 0 means
-     * packed in `layout`. */
+    int layout; /* attn_cache_layout */
+    /* Storage of all layers, each of k and v in its own type. NULL data puts it into the memory of
+     * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
+     * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
-    /* These strides lie between layers; 0 means packed: [layer, ...]. */
-    ptrdiff_t k_stride_layer, v_stride_layer;
+    ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
 
-    /* rows is the number of rows of a sequence. */
-    int64_t rows;
-    /* pages_per_sequence is the number of entries of a sequence's table. */
-    int64_t pages_per_sequence;
-    /* In begin[num_sequences] and end[num_sequences], numbers begin to end-1 are present. */
-    int64_t *begin, *end;
-    /* overwritten_below[num_sequences] says that numbers below it made room in the ring; it leaves
-     * out those that the caller had forgotten before. */
+    int64_t rows;               /* rows of a sequence */
+    int64_t pages_per_sequence; /* entries of a sequence's table */
+    int64_t *begin, *end;       /* [num_sequences], numbers begin to end-1 are present */
+    /* [num_sequences], numbers below it made room in the ring; those that the caller had forgotten
+     * before do not count. */
     int64_t *overwritten_below;
-    /* length[num_sequences] is end - begin. */
-    int32_t *length;
-    /* first_row[num_sequences] is the row of number begin. */
-    int32_t *first_row;
-    /* table [num_sequences, pages_per_sequence] holds the pages of a paged cache; -1 means none. */
-    int32_t *table;
-    /* uses[num_pages] counts the sequences that have this page. */
-    int32_t *uses;
-    /* free_pages[num_pages] begins with num_free pages that are free, and the last is next. */
-    int32_t *free_pages;
-    /* num_free is the number of free pages. */
-    int64_t num_free;
+    int32_t *length;     /* [num_sequences], end - begin */
+    int32_t *first_row;  /* [num_sequences], row of number begin */
+    int32_t *table;      /* [num_sequences, pages_per_sequence], pages; -1 means none */
+    int32_t *uses;       /* [num_pages], sequences that have this page */
+    int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
+    int64_t num_free;    /* free pages */
 } attn_cache;
 
-/* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. */
+/* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
+ * rows are numbered by token. k and v are in f32 or in the type of the cache. */
 typedef struct attn_cache_step {
-    /* batch is the number of sequences that get keys; 0 leaves nothing to do. */
-    int64_t batch;
-    /* sequences[batch] names them, each at most once; NULL means 0, 1, .... */
-    const int32_t *sequences;
-    /* seq_len is the number of rows of k and v per batch entry, or in all with cu_seqlens. */
-    int64_t seq_len;
-    /* len[batch] counts the rows in use, and 0 is allowed; NULL means all. */
-    const int32_t *len;
-    /* cu_seqlens[batch + 1] packs rows: entry b has rows cu[b] to cu[b+1]-1; NULL means not
+    int64_t batch;            /* sequences that get keys; 0 leaves nothing to do */
+    const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
+    int64_t seq_len;          /* rows of k and v per batch entry, or in all with cu_seqlens */
+    const int32_t *len;       /* [batch], rows in use, 0 is allowed; NULL means all */
+    /* [batch + 1], borders of packed rows: entry b has rows cu[b] to cu[b+1]-1. NULL means not
      * packed. */
     const int32_t *cu_seqlens;
-    /* k is [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] with cu_seqlens, in f32
-     * or the type of the cache. */
-    attn_tensor k;
-    /* v is [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] with cu_seqlens, in
-     * f32 or the type of the cache. */
-    attn_tensor v;
-    /* rope turns keys to their positions before they are stored; NULL stores them as they are. */
+    attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] */
+    attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] */
+    /* Turns keys to their positions before they are stored; NULL stores them as they are. */
     const attn_rope *rope;
-    /* positions [batch, seq_len], or [token] with cu_seqlens, are for rope; NULL means each key's
-     * number. */
+    /* [batch, seq_len], or [token], positions for rope; NULL means each key's number. */
     const int64_t *positions;
 } attn_cache_step;
 
-/* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c.
- *
- * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. As a special case, a cache that is ready is refused:
- * set *c to zero and assign again. */
+/* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c. As a special
+ * case, a cache that is ready is refused: set *c to zero and assign again. Returns ATTN_ERR_ARG or
+ * ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
@@ -167,7 +135,7 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 /* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
  * last.
  *
- * If it fails, the new numbers are present all the same, with undefined rows; attn_cache_trim takes
+ * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);
@@ -197,7 +165,6 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
                                      char *why, size_t why_bytes);
 
 /* attn_cache_view_size() sets *bytes to what attn_cache_view needs for `batch` chosen sequences.
- *
  * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, size_t *bytes,
                                           char *why, size_t why_bytes);

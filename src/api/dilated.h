@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Every branch cuts the sequence into segments and takes every r-th position of each; the results
- * of the branches become one.
+ * of the branches are merged.
  *
  *     attn_dilated_branch branches[3] = {0};
  *     branches[0].segment = 2048;   branches[0].dilation = 1;
@@ -25,22 +25,20 @@
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
- *   order, then the sink. ATTN_DILATED_MEAN gives each branch its own softmax and takes the mean
- *   over the branches of the head; a branch that leaves the row out gives 0. It has no lse, sinks
- *   and softmax1.
+ *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
+ *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
+ *   sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and in a mean bit
- *   for bit.
+ *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
+ *   with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
  *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
  *   is refused with a sentence.
- * Memory, errors, strides, aliasing. The conventions of attn.h hold: nothing allocates, and after
- *   an error nothing was written. The stack stays below 5 KiB in every build measured
- *   (tests/stack.sh).
+ * Stack. It stays below 5 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
 #pragma once
@@ -64,46 +62,33 @@ typedef struct attn_dilated_branch {
     /* Nonzero makes query head h begin at position (offset + h) mod dilation of a segment, as
      * LongNet has it; 0 makes every head begin at offset. */
     int rotate;
-    /* segment is w, the positions of a segment; 0 means that the whole sequence is one segment. */
-    int64_t segment;
-    /* dilation is r, and every r-th position takes part; 0 means 1, every position. */
-    int64_t dilation;
-    /* offset is the first position of a segment that takes part, 0 to dilation - 1. */
-    int64_t offset;
-    /* head_begin is the first query head that has this branch. */
-    int64_t head_begin;
-    /* head_count is the number of query heads that have it; 0 means all from head_begin on. */
-    int64_t head_count;
+    int64_t segment;    /* w: positions of a segment; 0 makes the whole sequence one segment */
+    int64_t dilation;   /* r: every r-th position takes part; 0 means 1, every position */
+    int64_t offset;     /* first position of a segment that takes part, 0 to dilation - 1 */
+    int64_t head_begin; /* first query head that has this branch */
+    int64_t head_count; /* query heads that have it; 0 means all from head_begin on */
 } attn_dilated_branch;
 
 /* An attn_dilated is a list of branches and how to join them. Set it to zero, then assign. */
 typedef struct attn_dilated {
-    /* merge is an attn_dilated_merge. */
-    int merge;
-    /* variant is the attn_dilated_variant of the forward call. */
-    int variant;
-    /* num_branches is the number of branches, at least 1. */
-    int num_branches;
-    /* branches[num_branches] are merged in this order. */
-    const attn_dilated_branch *branches;
-    /* block_rows is the number of rows of a piece of work of the strided variant; 0 leaves the
-     * choice to the library, and no bit depends on it. */
+    int merge;                           /* attn_dilated_merge */
+    int variant;                         /* attn_dilated_variant of the forward call */
+    int num_branches;                    /* at least 1 */
+    const attn_dilated_branch *branches; /* [num_branches], merged in this order */
+    /* Rows of a piece of work of the strided variant; 0 leaves the choice to the library. No bit
+     * depends on it. */
     int64_t block_rows;
-    /* index holds the positions that take part in the gathered variant, computed once by
-     * attn_dilated_index for many calls with these branches; NULL computes them in each call. */
+    /* Positions that take part, for the gathered variant: attn_dilated_index computes them once for
+     * many calls with these branches. NULL computes them in each call. */
     const int32_t *index;
-    /* index_positions is the seq_len_kv that index was made for, at least that of the call or, with
-     * cu_seqlens, of its longest sequence. */
+    /* The seq_len_kv that index was made for: at least that of the call or, with cu_seqlens, of its
+     * longest sequence. */
     int64_t index_positions;
 } attn_dilated;
 
-/* attn_dilated_workspace_size() sets *bytes to the size of workspace that is best for
- * attn_dilated_forward.
- *
- * A smaller workspace works too, with fewer workers, down to what one needs. One that was asked for
- * with the largest seq_len_q and seq_len_kv serves shorter calls that differ in nothing else. As a
- * special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_workspace_size() is attn_workspace_size for attn_dilated_forward: a workspace for
+ * the largest lengths serves shorter calls, too. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
@@ -112,8 +97,7 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
 ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
                                           void *workspace, size_t workspace_bytes);
 
-/* attn_dilated_check() says in one English sentence what is wrong, or "ok". It writes and returns
- * text as attn_check does. */
+/* attn_dilated_check() is attn_check for attn_dilated_forward. */
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
                                         const void *workspace, size_t workspace_bytes, char *text,
                                         size_t text_bytes);
@@ -129,9 +113,9 @@ ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t position
 ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
                                         int64_t entries);
 
-/* attn_dilated_backward_workspace_size() sets *bytes to the size of workspace that is best for
- * attn_dilated_backward, in proportion to the length. Less works too, with fewer workers, down to
- * what one needs. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+/* attn_dilated_backward_workspace_size() sets *bytes to the best size of a workspace for
+ * attn_dilated_backward, which grows with the length. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);
@@ -141,7 +125,7 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set all the same, and p.impl may be
+ * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
  * any. Branches add up in list order in f32, so the result is deterministic for any number of
  * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
  * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
@@ -149,8 +133,7 @@ ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dila
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes);
 
-/* attn_dilated_backward_check() says in one English sentence what is wrong, or "ok". It writes and
- * returns text as attn_check does. */
+/* attn_dilated_backward_check() is attn_check for attn_dilated_backward. */
 ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const attn_dilated *d,
                                                  const attn_gradients *g, const void *workspace,
                                                  size_t workspace_bytes, char *text,

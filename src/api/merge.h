@@ -3,7 +3,7 @@
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed. Functions may run in many threads at once if their outputs are distinct.
+ * are f32 and packed, except o and lse of attn_state_finish.
  */
 #pragma once
 
@@ -28,8 +28,8 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
  *
  * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
  * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty
- * part leaves the other unchanged. The result is within a few ulp of one call and not
- * bit-identical. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
+ * part leaves the other unchanged. Returns ATTN_ERR_ARG if a pointer is NULL or a size is
+ * negative. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);

@@ -5,19 +5,15 @@
 
 #include "explain.h"
 
-/* attn_info_format() writes *info as readable lines and returns text.
- *
- * It writes at most text_bytes bytes, including the terminator, and truncates what is longer. */
+/* attn_info_format() writes *info as readable lines and returns text. It writes at most text_bytes
+ * bytes, including the terminator, and truncates what is longer. */
 ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t text_bytes);
 
 /* attn_params_from_string() overrides fields of *p by name.
  *
  * The text is, for example, "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
  * naive_whole=1 auto_naive_keys=256", which are all the names; spaces or commas separate them. It
- * serves command lines and environment variables of the caller, as the library itself reads no
- * environment.
- *
- * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged, and
- * why, which may be NULL, holds a sentence. */
+ * serves the caller's command lines and environment variables, as the library reads no environment.
+ * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  * A pattern fills p.block_mask, which says which cells of keys a cell of rows sees. It is built
- * once, into memory of the caller's, and serves any number of calls, of attn_backward as well:
+ * once, into the caller's memory, and serves any number of calls, forward and backward:
  *
  *     attn_pattern t = attn_pattern_bigbird(3, 1, 3, 1234);  // or {0} and fields of your own
  *     t.seq_len_q = t.seq_len_kv = 16384;  t.causal = 1;
@@ -12,8 +12,7 @@
  *     attn_pattern_build(&t, offsets, info.num_offsets, columns, info.num_columns, NULL, 0);
  *     attn_pattern_use(&t, offsets, columns, &p);            // and p.causal = 1
  *
- * Memory, threads and errors follow the conventions of attn.h: nothing allocates, and after an
- * error nothing was written but a sentence in why, which may be NULL.
+ * An error writes nothing but the sentence in why.
  */
 #pragma once
 
@@ -27,35 +26,25 @@ typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */
     int causal;
-    /* These are the lengths of the calls to come. */
-    int64_t seq_len_q, seq_len_kv;
-    /* A cell covers block_q rows and block_k keys; 0 means 64. */
-    int64_t block_q, block_k;
-    /* num_heads gives each query head a pattern, and these differ in `random` alone; 0 means one
+    int64_t seq_len_q, seq_len_kv; /* lengths of the calls to come */
+    int64_t block_q, block_k;      /* rows and keys of a cell; 0 means 64 */
+    /* Query heads, each with a pattern of its own that differs in `random` alone; 0 means one
      * pattern for all heads. */
     int64_t num_heads;
-    /* Nonzero shows the diagonal. */
-    int local;
-    /* local_before is how many columns before the diagonal are shown if local is set. */
-    int64_t local_before;
-    /* local_after is how many columns after the diagonal are shown if local is set. */
-    int64_t local_after;
-    /* global_columns is how many first columns every row sees. */
-    int64_t global_columns;
-    /* global_rows is how many first rows see every column. */
-    int64_t global_rows;
-    /* stride shows the diagonal and columns at a multiple of stride from it ("strided" of Child et
-     * al. 2019, arXiv 1904.10509); 0 means off. */
+    int local;              /* nonzero shows the diagonal */
+    int64_t local_before;   /* columns shown before the diagonal, if local is set */
+    int64_t local_after;    /* columns shown after the diagonal, if local is set */
+    int64_t global_columns; /* first columns, which every row sees */
+    int64_t global_rows;    /* first rows, which see every column */
+    /* Shows the diagonal and columns at a multiple of stride from it ("strided" of Child et al.
+     * 2019, arXiv 1904.10509); 0 means off. */
     int64_t stride;
-    /* fixed shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means
-     * off. */
+    /* Shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means off. */
     int64_t fixed;
-    /* random is how many distinct cells each row sees besides, or all there are; they are drawn
-     * from those that no other part shows, by a hash of seed, head, row and column that is equal on
-     * every machine. */
+    /* Distinct cells that each row sees besides, or all there are. A hash of seed, head, row and
+     * column, equal on every machine, draws them from the cells that no other part shows. */
     int64_t random;
-    /* seed changes the hash of random. */
-    uint64_t seed;
+    uint64_t seed; /* changes the hash of random */
 } attn_pattern;
 
 /* attn_pattern_longformer() returns local and global parts: Longformer (Beltagy et al. 2020, arXiv
@@ -77,16 +66,11 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
 
 /* An attn_pattern_info holds the sizes of a pattern. */
 typedef struct attn_pattern_info {
-    /* heads is the number of patterns: num_heads, or 1. */
-    int heads;
-    /* These count rows and columns of cells. */
-    int64_t rows, columns;
-    /* num_offsets is the number of entries of row_offsets: heads * (rows + 1). */
-    int64_t num_offsets;
-    /* num_columns is the number of entries of columns: the visible cells of all heads. */
-    int64_t num_columns;
-    /* density is the share of visible cells among all cells. */
-    double density;
+    int heads;             /* patterns: num_heads, or 1 */
+    int64_t rows, columns; /* rows and columns of cells */
+    int64_t num_offsets;   /* entries of row_offsets: heads * (rows + 1) */
+    int64_t num_columns;   /* entries of columns: the visible cells of all heads */
+    double density;        /* share of visible cells among all cells */
 } attn_pattern_info;
 
 /* attn_pattern_measure() computes the exact sizes of a pattern.

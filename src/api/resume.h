@@ -15,8 +15,8 @@
  *         status = attn_resume_end(&r);                        // writes o and lse
  *
  * Memory. The caller's block holds one tile of K and V, the states of the rows and a workspace of
- *   attn_forward. Its size hardly depends on the number of keys: whenever that doubles, each row of
- *   a batch entry needs one more state. A million keys of 8 heads of 64 and one row take under
+ *   attn_forward. Its size hardly depends on the number of keys: twice as many keys need one more
+ *   state for each row of a batch entry. A million keys of 8 heads of 64 and one row take under
  *   1 MiB.
  * Bits. The result has the bits of attn_forward with all keys in memory, whatever the sizes of
  *   tiles and steps.
@@ -25,11 +25,12 @@
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set but partial, logits, cu_seqlens, kv_rows, part.keys
  *   and impl naive; every mask, modifier and callback sees the whole call. k and v give their
- *   storage types, and their data and strides are not used. shared_keys and backend change nothing.
- * Errors. Functions return a status, and attn_resume_check gives a sentence. Nothing is written to
- *   o and lse before attn_resume_end. A fetch that fails ends its step with ATTN_ERR_CALLBACK and
- *   leaves everything as it was before that tile: the next step asks for the tile again, or the
- *   caller gives up. After a failure of parallel_for every later call returns ATTN_ERR_CALLBACK.
+ *   storage types alone: their data and strides are not used. shared_keys and backend change
+ *   nothing.
+ * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
+ *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
+ *   the tile again, or the caller gives up. After a failure of parallel_for every later call
+ *   returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows. fetch is called
  *   by the thread that calls attn_resume_step. Several resumables may be under way at once, each
  *   used by one thread at a time.
@@ -40,10 +41,8 @@
 typedef struct attn_fetch {
     int64_t batch, kv_head;
     int64_t first, count;
-    /* k is to be filled with count * head_dim elements of p.k.dtype, row after row. */
-    void *k;
-    /* v is to be filled with count * head_dim_v elements of p.v.dtype, row after row. */
-    void *v;
+    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row */
+    void *v; /* to fill with count * head_dim_v elements of p.v.dtype, row after row */
 } attn_fetch;
 
 /* A fetch callback fills tile->k and tile->v and returns 0, or returns nonzero if the keys cannot
@@ -52,48 +51,34 @@ typedef int (*attn_fetch_fn)(void *user, const attn_fetch *tile);
 
 /* An attn_resumable is a call under way. Callers read its first fields; the others are internal. */
 typedef struct attn_resumable {
-    /* These count tiles: those that are done and all of them. A tile is one of a batch entry, with
-     * all its kv heads. */
-    int64_t done, total;
-    /* fetched counts keys times kv heads that fetch has delivered. */
-    int64_t fetched;
+    int64_t done, total; /* tiles done, and all; a tile has all kv heads of one batch entry */
+    int64_t fetched;     /* keys times kv heads that fetch has delivered */
 
     /* ---- internal */
 
-    /* p is the call as given; arrays that it points to must last until the end. */
-    attn_params p;
-    /* tile is the call of one tile. */
-    attn_params tile;
+    attn_params p;    /* the call as given; arrays that it points to must last until the end */
+    attn_params tile; /* the call of one tile */
     attn_fetch_fn fetch;
     void *user;
-    /* status is returned by every later call once it is an error. */
-    attn_status status;
-    /* q_len counts the rows of the entry under way in the tile's call, and 0 for the others. */
-    int32_t *q_len;
-    /* k and v hold the keys of the tile. */
-    char *k, *v;
+    attn_status status; /* an error here is what every later call returns */
+    int32_t *q_len;     /* rows in the tile's call: those of the entry under way, 0 for others */
+    char *k, *v;        /* keys of the tile */
     int64_t tile_keys, kv_heads, head_dim, head_dim_v;
-    /* entry is the batch entry under way. */
-    int64_t entry;
-    /* next is the next key of that entry, and end is the one behind its last. */
-    int64_t next, end;
-    /* entry_rows is the number of states of a batch entry. */
-    int64_t entry_rows;
-    /* states are those of all rows: of the chunk under way, and of entries that are done. */
-    attn_state states;
-    /* pending holds nodes of the merge tree of the entry under way. */
-    float *pending;
-    /* slot_of is 1 + the slot where the node of a level waits; 0 means none. */
-    unsigned char slot_of[64];
+    int64_t entry;             /* batch entry under way */
+    int64_t next, end;         /* its next key, and the one behind its last */
+    int64_t entry_rows;        /* states of a batch entry */
+    attn_state states;         /* states of all rows: of the chunk under way, and of entries done */
+    float *pending;            /* nodes of the merge tree of the entry under way */
+    unsigned char slot_of[64]; /* 1 + the slot where the node of a level waits; 0 means none */
     void *workspace;
     size_t workspace_bytes;
 } attn_resumable;
 
-/* attn_resume_memory() sets *bytes to the size of memory that is best for attn_resume_begin.
+/* attn_resume_memory() sets *bytes to the best size of memory for attn_resume_begin.
  *
- * Less serves too, with a smaller workspace of attn_forward, down to what that needs. A tile has
- * tile_keys keys: 16, 32, ... 1024; 0 means as many, up to 128, as keep K and V within 256 KiB. It
- * does not look at k.data and v.data. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * Less serves too, with a smaller workspace of attn_forward, down to what one worker needs. A tile
+ * has tile_keys keys: 16, 32, ... 1024; 0 means the most, up to 128, that keep K and V within
+ * 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
  * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes);
 
@@ -114,8 +99,7 @@ ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
  * and the call may go on. */
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
-/* attn_resume_check() says in one English sentence what is wrong with the arguments of
- * attn_resume_begin, or "ok". It writes and returns text as attn_check does. */
+/* attn_resume_check() is attn_check for the arguments of attn_resume_begin. */
 ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                        const void *memory, size_t memory_bytes, char *text,
                                        size_t text_bytes);

@@ -1,10 +1,10 @@
 /* src/api/ring.h - context parallelism: one sequence over many ranks.
  * SPDX-License-Identifier: MIT
  *
- * Each rank (a process, a machine, a thread) holds some positions of a sequence: those rows of q
- * and o, those keys of k and v. Keys and values travel round the ring, from rank r to rank r + 1,
- * while each rank computes with those that it has (Ring Attention: Liu, Zaharia, Abbeel 2023, arXiv
- * 2310.01889). The caller says how ranks talk by four callbacks, e.g. those of attn_mpi.h.
+ * Each rank (a process, a machine, a thread) holds some positions of a sequence: their rows of q
+ * and o, their keys of k and v. Keys and values travel round the ring, from rank r to rank r + 1,
+ * while each rank computes with the ones that it has (Ring Attention: Liu, Zaharia, Abbeel 2023,
+ * arXiv 2310.01889). Ranks talk through four callbacks of the caller, e.g. those of attn_mpi.h.
  *
  *     attn_ring ring = {0};                       // zero is every field's default
  *     ring.transport = &transport;                // attn_mpi.h fills one in
@@ -16,43 +16,42 @@
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) hold the rank's own
- *   positions, its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) are the rank's own. They
+ *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
- *   tree of docs/canon.md. ring.gather gives these bits, too. Other layouts are deterministic for
- *   that layout and number of ranks, within the usual error bounds; info.canonical tells which is
- *   the case. Gradients are deterministic in this way; they do not have the bits of one process.
+ *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
+ *   for one number of ranks, within the usual error bounds. info.canonical tells the two kinds
+ *   apart. Gradients are always of the second kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
  *   shards a rank: where the sequence has fewer than 2 * size * 1024 positions, some ranks have
- *   little or nothing. Make ring.shard smaller there if balance matters more than bits. But each
- *   pair of a range of rows and a range of keys is a call, and numerous short shards cost more than
- *   they balance. Parts that the masks by range (causal, window, chunked, lengths) leave empty are
- *   skipped; stats->pairs counts the rest.
- * Memory. The caller's workspace may have any alignment and content. It holds two shards of keys
+ *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
+ *   shards cost more than they balance, as each pair of a range of rows and a range of keys is a
+ *   call. Parts that the masks by range (causal, window, chunked, lengths) leave empty are skipped;
+ *   stats->pairs counts the rest.
+ * Memory. The workspace needs the whole size that the query tells. It holds two shards of keys
  *   and values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each,
  *   and what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
- *   2 log2(R) states at once; with several shards a rank, shards that wait for their neighbours
- *   need a state each besides. ring.arrival merges in the order of arrival and needs two states,
- *   but is not canonical. ring.gather collects all keys and values first and needs one state, and
- *   memory for the whole of k and v. The backward call needs two shards with their gradients (f32),
- *   a shard of gradients, dq (f32), and the gradients of a part.
- * Overlap. The exchange of the next shard begins before the present one is computed with, and is
- *   waited for after that.
+ *   2 log2(R) states at once; with several shards a rank, each shard that waits for its neighbour
+ *   needs one more. ring.arrival merges in the order of arrival and needs two states, but is not
+ *   canonical. ring.gather collects all keys and values first and needs one state, and memory for
+ *   the whole of k and v. The backward call needs two shards with their gradients (f32), a
+ *   shard of gradients, dq (f32), and the gradients of a part.
+ * Overlap. The exchange of the next shard begins before the computation with the present one and
+ *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
  *   transport) is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
  *   stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
  *   sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a rank
  *   without a usable transport returns alone.
- * Threads. Within a rank, workers are used as attn_forward uses them; transports may start threads
- *   of their own.
- * Stack. The stack stays below 6 KiB in every build measured (tests/stack.sh).
+ * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
+ * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */
 #pragma once
 
@@ -61,26 +60,23 @@
 /* An attn_transport says how a rank reaches the others. Every callback gets `user` first. All but
  * `seconds` are called in one order on every rank, and none is called from two threads at once. */
 typedef struct attn_transport {
-    /* size is the number of ranks, 1 to 4096, and rank is this one, from 0 on. */
-    int size, rank;
+    int size, rank; /* number of ranks, 1 to 4096, and this one, from 0 on */
     void *user;
-    /* agree returns on every rank the largest `value` of all ranks, which are 0 or more, or below 0
-     * if it failed. */
+    /* agree returns on every rank the largest `value` of all ranks; values are 0 or more. A result
+     * below 0 means that it failed. */
     int (*agree)(void *user, int value);
     /* begin begins to send to rank + 1 and to receive from rank - 1, around the ring; either may be
-     * 0 bytes. It may start at once, or wait for the agree that always follows and start only if
-     * that gives 0. Nonzero means that it failed and has begun nothing. */
+     * 0 bytes. It may start at once. It may also wait for the agree that always follows, and start
+     * only if that gives 0. Nonzero means that it failed and has begun nothing. */
     int (*begin)(void *user, const void *send, size_t send_bytes, void *receive,
                  size_t receive_bytes);
-    /* end waits until what was begun has arrived and is sent. Nonzero means that it failed; then,
-     * too, the end of the other ranks must return. */
+    /* end waits until everything begun is sent and has arrived. Nonzero means that it failed; the
+     * other ranks' end must return even then. */
     int (*end)(void *user);
-    /* cancel gives up what was begun, instead of end, where agree tells of a failure elsewhere.
-     * After it nothing of that exchange is read or written any more, and nothing of it reaches a
-     * later exchange. */
+    /* cancel takes the place of end where agree tells of a failure elsewhere. It gives up the
+     * exchange: nothing of it is read or written afterwards, or reaches a later exchange. */
     void (*cancel)(void *user);
-    /* seconds is a clock for the statistics; NULL means none. */
-    double (*seconds)(void *user);
+    double (*seconds)(void *user); /* a clock for the statistics; NULL means none */
 } attn_transport;
 
 /* An attn_ring_layout says which positions each of R ranks holds. */
@@ -104,61 +100,43 @@ typedef int (*attn_ring_fetch_fn)(void *user, void *k, void *v);
 
 /* An attn_ring_stats tells what one call did on this rank. */
 typedef struct attn_ring_stats {
-    /* failed_rank is the rank whose status is returned; -1 means that none failed, or that
-     * parameters differ. */
-    int failed_rank;
-    /* Nonzero means that the result has the bits of one process. */
-    int canonical;
-    /* max_pending is the number of states that a row had at once, the newest included. */
-    int max_pending;
-    /* exchanges counts the exchanges of shards. */
-    int64_t exchanges;
+    int failed_rank;   /* rank whose status is returned; -1: none failed, or parameters differ */
+    int canonical;     /* nonzero: the result has the bits of one process */
+    int max_pending;   /* most states that a row had at once, the newest included */
+    int64_t exchanges; /* exchanges of shards */
     double bytes_sent, bytes_received;
-    /* seconds is the time spent in callbacks of the transport, by its clock. */
-    double seconds;
-    /* pairs counts the pairs of query and key, over all heads, that parts not skipped may see. */
-    double pairs;
-    /* calls counts parts that were computed, and skipped counts those that masks leave empty. */
-    int64_t calls, skipped;
+    double seconds;         /* time in callbacks of the transport, by its clock */
+    double pairs;           /* (query, key) pairs of all heads in parts that were not skipped */
+    int64_t calls, skipped; /* parts that were computed, and parts that masks leave empty */
 } attn_ring_stats;
 
 /* An attn_ring says how the call is divided. Set it to zero, then assign. It must be equal on every
  * rank, except transport's rank and user, fetch and stats. */
 typedef struct attn_ring {
-    /* layout is an attn_ring_layout. */
-    int layout;
-    /* Nonzero brings all keys to every rank first and then makes one call (forward only). */
-    int gather;
-    /* Nonzero merges states in the order of arrival, which needs fewer and is not canonical. */
-    int arrival;
-    /* shard is a number of positions, at whose multiples runs are cut, except in CUSTOM layouts; 0
-     * means 1024. */
+    int layout;  /* attn_ring_layout */
+    int gather;  /* nonzero brings all keys to every rank, then makes one call (forward only) */
+    int arrival; /* nonzero merges states in the order of arrival: fewer states, not canonical */
+    /* Runs are cut at multiples of this number of positions, except in CUSTOM layouts; 0 means
+     * 1024. */
     int64_t shard;
-    /* ranges are for CUSTOM: those of rank 0, then those of rank 1, and so on, each rank's
-     * ascending; together they hold every position once. */
+    /* For CUSTOM: the ranges of rank 0, then those of rank 1, and so on, each rank's ascending;
+     * together they hold every position once. */
     const attn_ring_range *ranges;
-    /* first_range[size + 1] is for CUSTOM: rank r has ranges[first_range[r]] to
+    /* [size + 1], for CUSTOM: rank r has ranges[first_range[r]] to
      * ranges[first_range[r + 1] - 1]. */
     const int64_t *first_range;
     const attn_transport *transport;
-    /* fetch gives the rank's keys and values; NULL means p.k.data and p.v.data. */
-    attn_ring_fetch_fn fetch;
-    /* fetch_user is the first argument of fetch. */
-    void *fetch_user;
-    /* stats gets what the call did; NULL means not wanted. */
-    attn_ring_stats *stats;
+    attn_ring_fetch_fn fetch; /* gives the rank's keys and values; NULL: p.k.data and p.v.data */
+    void *fetch_user;         /* first argument of fetch */
+    attn_ring_stats *stats;   /* gets what the call did; NULL means not wanted */
 } attn_ring;
 
 /* An attn_ring_info tells what a rank holds. */
 typedef struct attn_ring_info {
-    /* Nonzero means that the layout keeps the bits of one process. */
-    int canonical;
-    /* length is the number of positions of this rank. */
-    int64_t length;
-    /* ranges is the number of ranges that they form. */
-    int64_t ranges;
-    /* longest is the largest length of any rank. */
-    int64_t longest;
+    int canonical;   /* nonzero: the layout keeps the bits of one process */
+    int64_t length;  /* positions of this rank */
+    int64_t ranges;  /* ranges that they form */
+    int64_t longest; /* largest length of any rank */
 } attn_ring_info;
 
 /* attn_ring_describe() fills in *info with what rank `rank` holds. Of the transport it reads only
@@ -173,10 +151,8 @@ ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *r
 ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
                                       attn_ring_range *ranges, int64_t most, int64_t *count);
 
-/* attn_ring_workspace_size() sets *bytes to what attn_ring_forward needs on this rank.
- *
- * Lengths and offsets are read; data of tensors is not. It talks to nobody. Returns the errors of
- * attn_ring_describe. */
+/* attn_ring_workspace_size() sets *bytes to what attn_ring_forward needs on this rank. It talks to
+ * nobody. Returns the errors of attn_ring_describe. */
 ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_ring *ring,
                                               size_t *bytes);
 
@@ -188,8 +164,7 @@ ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_r
 ATTN_API attn_status attn_ring_forward(const attn_params *p, const attn_ring *ring, void *workspace,
                                        size_t workspace_bytes);
 
-/* attn_ring_check() says in one English sentence what is wrong on this rank, or "ok". It writes and
- * returns text as attn_check does, and talks to nobody. */
+/* attn_ring_check() is attn_check for attn_ring_forward on this rank. It talks to nobody. */
 ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
                                      const void *workspace, size_t workspace_bytes, char *text,
                                      size_t text_bytes);
@@ -209,8 +184,8 @@ ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradien
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);
 
-/* attn_ring_backward_check() says in one English sentence what is wrong on this rank, or "ok". It
- * writes and returns text as attn_check does, and talks to nobody. */
+/* attn_ring_backward_check() is attn_check for attn_ring_backward on this rank. It talks to
+ * nobody. */
 ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_gradients *g,
                                               const attn_ring *ring, const void *workspace,
                                               size_t workspace_bytes, char *text,

@@ -23,10 +23,7 @@
  *   their tables. docs/canon.md states the order of operations.
  * Values. Turned elements hold no -0 and only one NaN, as all outputs of the library do. Elements
  *   that are not turned are bit-exact copies if x and y have one type.
- * Memory, threads, strides. The conventions of attn.h hold: nothing is allocated, and every
- *   function may run in many threads at once if outputs are distinct. The stack stays below 4 KiB.
- * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW and put a sentence into why, which may
- *   be NULL. Nothing was written then.
+ * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW.
  */
 #pragma once
 
@@ -44,60 +41,42 @@ typedef struct attn_rope {
     /* The first dim elements of a head turn and the others pass through; dim is even and at most
      * 2^24, and 0 means head_dim. */
     int64_t dim;
-    /* Pairs are (i, i + dim/2) if this is 0, as in NeoX ("half-split"), else (2i, 2i + 1), as in
-     * GPT-J. */
+    /* 0 pairs elements i and i + dim/2, as NeoX does ("half-split"); nonzero pairs 2i and 2i + 1,
+     * as GPT-J does. */
     int interleaved;
 
     /* ---- angles that are computed. A field that means nothing with this scaling must be 0 or 1,
      * except original_length, which is then not read. */
 
-    /* base is above 1; 0 means 10000. */
-    float base;
-    /* scaling is an attn_rope_scaling. */
-    int scaling;
-    /* factor is that of scaling, by which LINEAR divides frequencies, at least 1; 0 means 1. */
-    float factor;
-    /* original_length is the number of positions that the model was first trained on; YARN and
-     * LLAMA3 need it. */
-    int64_t original_length;
-    /* With YARN these are turns over the original length; 0 means 32 and 1. */
-    float beta_fast, beta_slow;
-    /* LLAMA3 takes these factors; 0 means 1 and 4. */
-    float low_freq_factor, high_freq_factor;
-    /* attention_factor multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN. */
-    float attention_factor;
-    /* freq_factors[dim/2] divide the frequencies before scaling, as the factors of LongRoPE or
-     * those stored in GGUF files do; each is at least 1e-6, and NULL means 1. With YARN and LLAMA3,
-     * which compare frequencies, each is at least 0.16, so that frequencies stay below a turn a
-     * position. */
+    float base;                 /* above 1; 0 means 10000 */
+    int scaling;                /* attn_rope_scaling */
+    float factor;               /* that of the scaling, at least 1; 0 means 1 */
+    int64_t original_length;    /* positions of the model's first training, for YARN and LLAMA3 */
+    float beta_fast, beta_slow; /* YARN: turns over the original length; 0 means 32 and 1 */
+    float low_freq_factor, high_freq_factor; /* LLAMA3; 0 means 1 and 4 */
+    float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
+    /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
+     * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
+     * at least 0.16, so that frequencies stay below a turn a position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
 
-    /* cos and sin are [num_positions, dim/2]; both are given, or both are NULL. */
-    const float *cos, *sin;
-    /* num_positions is the number of positions in the tables, from 0 on. */
-    int64_t num_positions;
-    /* table_stride lies between positions; 0 means dim/2. */
-    ptrdiff_t table_stride;
+    const float *cos, *sin; /* [num_positions, dim/2] each; both or neither */
+    int64_t num_positions;  /* positions in the tables, from 0 on */
+    ptrdiff_t table_stride; /* elements between positions; 0 means dim/2 */
 } attn_rope;
 
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
  * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed [batch,
- * num_heads, seq_len, head_dim]. */
+ * num_heads, seq_len, head_dim]. x and y may have any storage types. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
-    /* x holds the rows, in any storage type. */
-    attn_tensor x;
-    /* y gets the turned rows, in any storage type; it may be x itself (equal data, strides and
-     * type) and must otherwise not overlap it. */
-    attn_output y;
-    /* positions [batch, seq_len] are from -2^31 to 2^31; NULL means first[b] + i. */
-    const int64_t *positions;
-    /* positions_stride lies between batch entries; 0 means packed. */
-    ptrdiff_t positions_stride;
-    /* first[batch] is the position of row 0 and cannot be given with positions; NULL means 0. */
-    const int64_t *first;
+    attn_tensor x; /* rows to turn */
+    attn_output y; /* turned rows: x itself (equal data, strides and type), or no overlap with x */
+    const int64_t *positions;   /* [batch, seq_len], -2^31 to 2^31; NULL means first[b] + i */
+    ptrdiff_t positions_stride; /* elements between batch entries; 0 means packed */
+    const int64_t *first;       /* [batch], position of row 0, without positions; NULL means 0 */
 } attn_rope_rows;
 
 /* attn_rope_apply() writes the turned rows of x to y. */
