@@ -662,32 +662,12 @@ void tuning_compose(char text[TUNING_BYTES], const tuning_list *list, const char
 
 /* ---- files */
 
-char *tuning_load(FILE *f)
-{
-    size_t length = 0, capacity = 4096;
-    char *text = malloc(capacity);
-    while (text) {
-        length += fread(text + length, 1, capacity - length - 1, f);
-        text[length] = '\0';
-        if (length + 1 < capacity || length > TUNING_MAX_FILE)
-            break;
-        capacity *= 2;
-        char *const grown = realloc(text, capacity);
-        if (!grown)
-            free(text);
-        text = grown;
-    }
-    if (!text || (!ferror(f) && length <= TUNING_MAX_FILE))
-        return text;
-    free(text);
-    return NULL;
-}
-
 char *tuning_read(const char *path)
 {
+    size_t bytes;
     errno = 0;
     FILE *const f = fopen(path, "rb");
-    char *const text = f ? tuning_load(f) : NULL;
+    char *const text = f ? files_load(f, TUNING_MAX_FILE, &bytes) : NULL;
     if (!text)
         fprintf(stderr, "bench: cannot read %s: %s\n", path,
                 errno ? strerror(errno) : "it is larger than 1 MiB");

@@ -207,12 +207,7 @@ void report_summary(const bench_result *results, int n, int told)
         timed += !results[i].skipped[0];
     if (!told)
         say_winners(results, n);
-    relative_threads(results, n);
-    relative_masks(results, n);
-    relative_products(results, n);
-    relative_patterns(results, n);
-    relative_ranks(results, n);
-    caches_report(results, n);
+    report_groups(results, n);
     scaling_report(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
