@@ -68,9 +68,6 @@ const char *dilation_choose(const bench_options *o, preset_choice *want, const c
 /* Makes a case what was chosen, unless its preset's list has heeded it. */
 void dilation_apply(const preset_choice *want, bench_case *c);
 
-/* An option that no case of the list has a use for; NULL = none. */
-const char *dilation_unused(const preset_choice *want, const case_list *list);
-
 /* ---- program.c */
 
 /* What commands and cases need; 0 = it cannot be had, and a sentence was printed to stderr. */

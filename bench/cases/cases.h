@@ -146,9 +146,6 @@ int case_forks(const bench_case *c);
 /* Keys that are stored, those of shared pages once. */
 double case_stored_keys(const bench_case *c);
 
-/* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
-const char *case_shape(const bench_case *c, char *text, size_t text_bytes);
-
 /* ---- model.c: what a case costs on paper. */
 
 typedef struct bench_model {

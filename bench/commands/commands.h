@@ -133,6 +133,23 @@ int tuning_taken(const char *text, char *why, size_t why_bytes);
 /* ---- tune.c: `bench tune`: measures which sizes suit this machine and writes them for
  * p.tuning. */
 
+/* A call that is tried, and its data: random numbers. */
+typedef struct tune_case {
+    const char *name;
+    int heads_q, heads_kv, seq_q, seq_kv, head_dim, dtype, causal, workers;
+} tune_case;
+
+typedef struct tune_subject {
+    float *q, *k, *v, *o;
+    attn_params p;
+    void *workspace; /* NULL to begin with */
+    size_t workspace_bytes;
+} tune_subject;
+
+/* 0 = no memory. */
+int tune_open(const tune_case *c, pool *workers, tune_subject *s);
+void tune_close(tune_subject *s);
+
 enum { TUNE_MAX_CASES = 2, TUNE_MAX_TRIALS = 10 };
 
 /* One value tried. */

@@ -131,9 +131,6 @@ attn_opencl *device_get(device_order order, char *why, size_t bytes);
 /* What was opened; NULL = nothing was, or could be. */
 const attn_opencl_info *device_opened(void);
 
-/* As device_choose was told: for attn_opencl_list. */
-attn_opencl_options device_options(device_order order);
-
 void device_close(void);
 
 /* ---- arrays on the device, for the object of DEVICE_FREE */

@@ -67,8 +67,9 @@ int report_noisy(const bench_result *r);
 int report_same_case(const bench_result *a, const bench_result *b);
 int report_same_scenario(const bench_result *a, const bench_result *b);
 
-/* Whether row i is the first one of its scenario, skipped rows among them. */
-int report_begins_scenario(const bench_result *results, int i);
+/* Whether no row before row i is like it: like(row i, an earlier one). */
+int report_is_first(const bench_result *results, int i,
+                    int (*like)(const bench_result *a, const bench_result *b));
 
 /* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
 void report_summary(const bench_result *results, int n, int told);

@@ -212,7 +212,7 @@ int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_ver
 {
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i))
+        if (!report_is_first(results, i, report_same_scenario))
             continue;
         out[count] = verdict_of(kind, results, n, &results[i]);
         if (out[count].cases)

@@ -25,10 +25,11 @@ double report_mean(double log_sum, int n)
     return n ? exp(log_sum / n) : 0;
 }
 
-int report_begins_scenario(const bench_result *results, int i)
+int report_is_first(const bench_result *results, int i,
+                    int (*like)(const bench_result *a, const bench_result *b))
 {
     for (int j = i - 1; j >= 0; j--) /* backwards: most neighbours are of one scenario */
-        if (report_same_scenario(&results[j], &results[i]))
+        if (like(&results[i], &results[j]))
             return 0;
     return 1;
 }
@@ -128,7 +129,7 @@ int report_winners(const bench_result *results, int n, bench_winner *out, int ma
 {
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i))
+        if (!report_is_first(results, i, report_same_scenario))
             continue;
         const scenario s = scenario_of(&results[i], n - i);
         out[count] = winner_of(&s);
