@@ -327,14 +327,14 @@ typedef enum path_use {
 
 typedef struct bench_path {
     const char *name, *impl; /* impl: of attn_params_from_string */
-    const char *kernels;     /* set; NULL = that of case or command line, or the best */
-    const char *otherwise;   /* the set where the CPU cannot run that one; NULL = none */
+    const char *what;
+    const char *kernels;   /* set; NULL = that of case or command line, or the best */
+    const char *otherwise; /* the set where the CPU cannot run that one; NULL = none */
     path_threads threads;
     path_keys keys;
     int use; /* sum of path_use */
     path_device device;
     path_ring ring;
-    const char *what;
 } bench_path;
 
 enum { PATHS_MAX = 24 };

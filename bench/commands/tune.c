@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../attn.h"
 #include "../../tests/tuned_bits.h"
@@ -549,18 +548,14 @@ static void tune_auto(tune *t)
 static int write_file(const tune *t, const char *path)
 {
     const machine_info *const m = &t->x->machine;
-    const time_t now = time(NULL);
-    const struct tm *const utc = gmtime(&now);
-    char date[32] = "unknown";
+    char date[OUTPUT_DATE];
     output out;
     FILE *const f = output_open(&out, path);
     if (!f)
         return 0;
-    if (utc)
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "attn-tuning 1\n# For p.tuning of attn.h, written by `bench tune`; never needed.\n");
     fprintf(f, "# machine: %s, %d CPUs, %s\n# date: %s\n# attn %s, revision %s; %s\n", m->cpu,
-            m->cpus, m->system, date, attn_version(), m->revision, m->compiler);
+            m->cpus, m->system, output_date(date), attn_version(), m->revision, m->compiler);
     for (int i = 0; i < t->chosen.n; i++) {
         const tuning_setting *const s = &t->chosen.settings[i];
         fprintf(f, "%s.%s %lld # %.1f %% faster, noise %.1f %%\n", s->set, s->name,

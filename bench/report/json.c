@@ -3,7 +3,6 @@
 #include "report.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "../../attn.h"
 #include "../machine/machine.h"
@@ -204,18 +203,14 @@ static int put_result(writer *w, const bench_record *r, int i)
 
 int json_write(const char *path, const bench_record *r)
 {
-    const time_t now = time(NULL);
-    const struct tm *const utc = gmtime(&now);
-    char text[32] = "unknown";
+    char date[OUTPUT_DATE];
     output out;
     FILE *const f = output_open(&out, path);
     if (!f)
         return 0;
-    if (utc)
-        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", utc);
     writer w = { f, "{\n  ", ",\n  " };
     put_number(&w, "schema", BENCH_SCHEMA);
-    put_text(&w, "timestamp", text);
+    put_text(&w, "timestamp", output_date(date));
     put_options(&w, r);
     put_number(&w, "seed", (double)r->seed);
     put_machine(&w, r);

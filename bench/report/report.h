@@ -164,6 +164,10 @@ int output_close(output *out);
 /* 1 = the path can be written: tried without a change to a file that is there. */
 int output_possible(const char *path);
 
+/* The time now, UTC as ISO 8601 has it, or "unknown"; returns to. */
+enum { OUTPUT_DATE = 32 };
+const char *output_date(char to[OUTPUT_DATE]);
+
 /* Whether two paths that are possible name one file. */
 int output_same(const char *a, const char *b);
 
