@@ -42,8 +42,8 @@ typedef struct bench_options {
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */
 int options_parse(bench_options *o, int argc, char **argv);
 
-/* The word itself where it is a command and no preset; NULL = it is none. */
-const char *options_command(const char *word);
+/* Whether the word is a command and no preset. */
+int options_is_command(const char *word);
 
 /* 0 = what the command line asks for does not take one of its options, and a sentence was printed
  * to stderr. */

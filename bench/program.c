@@ -271,7 +271,7 @@ static command_fn *command_of(const bench_options *o)
 static int mixes_commands(const bench_options *o)
 {
     for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
-        if (options_command(o->commands[i]))
+        if (options_is_command(o->commands[i]))
             return !complain("this stands alone, without presets or other commands:",
                              o->commands[i]);
     return 0;

@@ -320,11 +320,6 @@ typedef enum path_ring {
     PATH_GATHER /* contiguous; all keys come to every rank first */
 } path_ring;
 
-typedef enum path_use {
-    PATH_USUAL = 1, /* runs where nothing else is said */
-    PATH_RANKED = 2 /* one of --impl all */
-} path_use;
-
 typedef struct bench_path {
     const char *name, *impl; /* impl: of attn_params_from_string */
     const char *what;
@@ -332,7 +327,7 @@ typedef struct bench_path {
     const char *otherwise; /* the set where the CPU cannot run that one; NULL = none */
     path_threads threads;
     path_keys keys;
-    int use; /* sum of path_use */
+    int usual, ranked; /* runs where nothing else is said; is one of --impl all */
     path_device device;
     path_ring ring;
 } bench_path;

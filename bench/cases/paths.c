@@ -15,38 +15,33 @@ enum { NAME_BYTES = 32 };
 
 /* What a row does not name is the first of its kind: kernels and threads as given, one process. */
 static const bench_path paths[] = {
-    { "naive", "naive", "the textbook formula, kernels and threads as given", .use = PATH_USUAL },
-    { "tiled", "tiled", "online softmax over tiles, kernels and threads as given",
-      .use = PATH_USUAL },
-    { "auto", "auto", "what the library chooses", .use = 0 },
+    { "naive", "naive", "the textbook formula, kernels and threads as given", .usual = 1 },
+    { "tiled", "tiled", "online softmax over tiles, kernels and threads as given", .usual = 1 },
+    { "auto", "auto", "what the library chooses", .usual = 0 },
     { "naive_scalar", "naive", "naive, compiled without vectors", .kernels = "scalar",
-      .threads = PATH_ONE, .use = PATH_RANKED },
-    { "naive_simd", "naive", "naive, the best kernel set", .threads = PATH_ONE,
-      .use = PATH_RANKED },
+      .threads = PATH_ONE, .ranked = 1 },
+    { "naive_simd", "naive", "naive, the best kernel set", .threads = PATH_ONE, .ranked = 1 },
     { "tiled_scalar", "tiled", "tiled, compiled without vectors", .kernels = "scalar",
-      .threads = PATH_ONE, .use = PATH_RANKED },
+      .threads = PATH_ONE, .ranked = 1 },
     { "tiled_portable", "tiled", "attn.c alone: vectorised by the compiler",
-      .kernels = "portable_fma", .otherwise = "portable", .threads = PATH_ONE, .use = PATH_RANKED },
-    { "tiled_sse2", "tiled", "tiled, SSE2", .kernels = "sse2", .threads = PATH_ONE,
-      .use = PATH_RANKED },
-    { "tiled_avx2", "tiled", "tiled, AVX2", .kernels = "avx2", .threads = PATH_ONE,
-      .use = PATH_RANKED },
+      .kernels = "portable_fma", .otherwise = "portable", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_sse2", "tiled", "tiled, SSE2", .kernels = "sse2", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_avx2", "tiled", "tiled, AVX2", .kernels = "avx2", .threads = PATH_ONE, .ranked = 1 },
     { "tiled_avx512", "tiled", "tiled, AVX-512", .kernels = "avx512", .threads = PATH_ONE,
-      .use = PATH_RANKED },
-    { "tiled_neon", "tiled", "tiled, NEON", .kernels = "neon", .threads = PATH_ONE,
-      .use = PATH_RANKED },
+      .ranked = 1 },
+    { "tiled_neon", "tiled", "tiled, NEON", .kernels = "neon", .threads = PATH_ONE, .ranked = 1 },
     { "tiled_threads", "tiled", "tiled, threads share heads and row tiles", .threads = PATH_MANY,
-      .keys = PATH_WHOLE, .use = PATH_RANKED },
+      .keys = PATH_WHOLE, .ranked = 1 },
     { "split_kv", "tiled", "tiled, few rows: threads share the keys", .threads = PATH_MANY,
-      .keys = PATH_DIVIDED, .use = PATH_RANKED },
-    { "opencl_naive", "naive", "naive on a device", .threads = PATH_ONE, .use = PATH_RANKED,
+      .keys = PATH_DIVIDED, .ranked = 1 },
+    { "opencl_naive", "naive", "naive on a device", .threads = PATH_ONE, .ranked = 1,
       .device = PATH_HOST_ARRAYS },
-    { "opencl", "tiled", "tiled on a device, arrays of the host", .threads = PATH_ONE,
-      .use = PATH_RANKED, .device = PATH_HOST_ARRAYS },
+    { "opencl", "tiled", "tiled on a device, arrays of the host", .threads = PATH_ONE, .ranked = 1,
+      .device = PATH_HOST_ARRAYS },
     { "opencl_resident", "tiled", "tiled on a device, q, k, v and o on it", .threads = PATH_ONE,
-      .use = PATH_RANKED, .device = PATH_DEVICE_ARRAYS },
+      .ranked = 1, .device = PATH_DEVICE_ARRAYS },
     { "opencl_exact", "tiled", "tiled on a device, the bits of the CPU", .threads = PATH_ONE,
-      .use = PATH_RANKED, .device = PATH_EXACT },
+      .ranked = 1, .device = PATH_EXACT },
     { "append", "append", "keys and values put into a cache: cases of preset cache",
       .threads = PATH_ONE },
     { "ring", "tiled", "a rank for each thread, runs of the sequence; keys go round",
@@ -139,10 +134,10 @@ static int add_path(path_list *list, const bench_path *path)
     return 1;
 }
 
-static void add_all(path_list *list, int use)
+static void add_all(path_list *list, int ranked)
 {
     for (int i = 0; i < LENGTH(paths); i++)
-        if ((paths[i].use & use) == use)
+        if (paths[i].ranked || !ranked)
             add_path(list, &paths[i]);
 }
 
@@ -158,7 +153,7 @@ int path_list_parse(const char *text, path_list *list, char *why, size_t bytes)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ","), text);
         const bench_path *const path = path_find(name);
         if (!strcmp(name, "all"))
-            add_all(list, PATH_RANKED);
+            add_all(list, 1);
         else if (path)
             list->device |= add_path(list, path) && path->device;
         else
@@ -172,10 +167,10 @@ int path_wanted(const path_list *list, const char *impl, const bench_path *path)
     if (list->given)
         return 1;
     if (!impl)
-        return path->use & PATH_USUAL;
+        return path->usual;
     if (!strcmp(impl, "devices"))
         return path->device != PATH_CPU;
-    return !strcmp(impl, "all") ? path->use & PATH_RANKED : !strcmp(impl, path->name);
+    return !strcmp(impl, "all") ? path->ranked : !strcmp(impl, path->name);
 }
 
 int path_list_has_threads(const path_list *list, const char *impl)
