@@ -24,6 +24,9 @@ typedef struct machine_info {
 
 void machine_describe(machine_info *out);
 
+/* Whether isa would name all of these vector extensions, "avx2 fma"; "" = any CPU has them. */
+int machine_has(const char *names);
+
 /* ---- probe.c: what this machine can do at most: FMA peak and read bandwidth, both measured. */
 
 typedef struct probe_peak {
