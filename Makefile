@@ -309,7 +309,7 @@ check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test ## the ben
 	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench_test selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)
 	sh tools/performance_test.sh
-	sh tools/plot_test.sh
+	RUN='$(RUN)' sh tools/plot_test.sh $(BUILD)
 	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench
 
 check-math: ## exp2, log2, tanh, roots against their exact values

@@ -42,8 +42,8 @@ typedef struct bench_options {
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */
 int options_parse(bench_options *o, int argc, char **argv);
 
-/* The word itself where it is a command and no preset; NULL = it is none. */
-const char *options_command(const char *word);
+/* Whether the word is a command and no preset. */
+int options_is_command(const char *word);
 
 /* 0 = what the command line asks for does not take one of its options, and a sentence was printed
  * to stderr. */
@@ -67,9 +67,6 @@ const char *dilation_choose(const bench_options *o, preset_choice *want, const c
 
 /* Makes a case what was chosen, unless its preset's list has heeded it. */
 void dilation_apply(const preset_choice *want, bench_case *c);
-
-/* An option that no case of the list has a use for; NULL = none. */
-const char *dilation_unused(const preset_choice *want, const case_list *list);
 
 /* ---- program.c */
 

@@ -77,7 +77,8 @@ void dilation_apply(const preset_choice *want, bench_case *c)
         c->memory_anew = want->memory_pool == 2;
 }
 
-const char *dilation_unused(const preset_choice *want, const case_list *list)
+/* An option that no case of the list has a use for; NULL = none. */
+static const char *dilation_unused(const preset_choice *want, const case_list *list)
 {
     int dilated = 0, patterns = 0;
     for (int i = 0; i < list->n; i++) {
@@ -181,10 +182,8 @@ static int apply_options(const bench_options *o, const preset_choice *want, case
         if (o->gemms)
             c->gemms = o->gemms == 1 ? 5 : 7;
         if (o->quick)
-            c->iterations = 0;
-        if (o->quick)
             c->warmup = 1;
-        if (o->min_time >= 0)
+        if (o->quick || o->min_time >= 0)
             c->iterations = 0;
         if (o->max_time >= 0)
             c->max_time = o->max_time;

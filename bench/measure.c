@@ -11,7 +11,7 @@
 enum { MAX_SAMPLES = 1 << 16, MIN_SAMPLES = 3, MAX_CALLS_PER_SAMPLE = 1 << 16 };
 
 typedef struct samples {
-    double *seconds, *cycles;
+    double *seconds, *cycles; /* the three lie in one piece of memory */
     double *busy; /* cycles in which a CPU ran the call: of its CPU time where that is shorter */
     double cpu;   /* seconds of CPU time, all samples together */
     int n, calls; /* calls: of one sample */
@@ -98,11 +98,11 @@ static int take_all(const measure_plan *plan, const measure_job *jobs, samples *
 static int begin(const measure_plan *plan, const measure_job *job, int n, samples *s)
 {
     const int most = plan->iterations > MAX_SAMPLES ? plan->iterations : MAX_SAMPLES;
-    s->seconds = malloc(sizeof(double) * (size_t)most);
-    s->cycles = malloc(sizeof(double) * (size_t)most);
-    s->busy = malloc(sizeof(double) * (size_t)most);
-    if (!s->seconds || !s->cycles || !s->busy)
+    s->seconds = malloc(3 * sizeof(double) * (size_t)most);
+    if (!s->seconds)
         return 0;
+    s->cycles = s->seconds + most;
+    s->busy = s->cycles + most;
     const double last = warm_up(plan, job->call, job->arg);
     s->calls = last > 0 && last < SAMPLE_SECONDS ? (int)(SAMPLE_SECONDS / last) + 1 : 1;
     if (s->calls > MAX_CALLS_PER_SAMPLE)
@@ -152,8 +152,6 @@ int measure_in_turn(const measure_plan *plan, measure_job *jobs, int n)
         if (ok)
             describe(&s[j], &jobs[j].result);
         free(s[j].seconds);
-        free(s[j].cycles);
-        free(s[j].busy);
     }
     free(s);
     return ok;

@@ -215,24 +215,25 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     return 1;
 }
 
-const char *options_command(const char *word)
+/* Of a command; 0 = the word is none. */
+static int taker_of_word(const char *word)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(commands[i].name, word))
-            return commands[i].name;
-    return NULL;
+            return commands[i].taker;
+    return 0;
+}
+
+int options_is_command(const char *word)
+{
+    return taker_of_word(word) != 0;
 }
 
 /* What this command line asks for, as one of the takers. */
 static int taker_of(const bench_options *o)
 {
-    const char *const command = o->num_commands ? options_command(o->commands[0]) : NULL;
-    if (!command)
-        return o->list ? LIST : CASES;
-    int i = 0;
-    while (commands[i].name != command)
-        i++;
-    return commands[i].taker;
+    const int command = o->num_commands ? taker_of_word(o->commands[0]) : 0;
+    return command ? command : o->list ? LIST : CASES;
 }
 
 int options_taken(const bench_options *o)

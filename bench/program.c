@@ -180,7 +180,7 @@ static void say_options(const bench_options *o)
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const path_list *paths, const baseline *b)
+                         const path_list *paths, const char *b)
 {
     const int runs = count_runs(list, paths);
     if (!make_pool(x, list, paths))
@@ -215,9 +215,9 @@ static int measure_against(const bench_options *o, bench_context *x, const case_
 {
     if (!files_possible(o))
         return 2;
-    baseline *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
+    char *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
     const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
-    baseline_close(b);
+    free(b);
     return status;
 }
 
@@ -271,7 +271,7 @@ static command_fn *command_of(const bench_options *o)
 static int mixes_commands(const bench_options *o)
 {
     for (int i = 0; i < o->num_commands && o->num_commands > 1; i++)
-        if (options_command(o->commands[i]))
+        if (options_is_command(o->commands[i]))
             return !complain("this stands alone, without presets or other commands:",
                              o->commands[i]);
     return 0;

@@ -389,28 +389,17 @@ static void make_keys(const bench_context *x, const tensor_sizes *bytes, bench_r
     repeat_shared(c, &run->p.v, run->v, c->head_dim_v);
 }
 
-/* NULL pointers stay where the system gives no memory. */
-static void make_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run)
-{
-    run->q = filled(x, run->c, bytes->q, run->c->dtype, DATA_Q);
-    run->o = malloc(bytes->o);
-    make_keys(x, bytes, run);
-}
-
-/* Those of a run of the same shape; 0 = it has none. */
-static int share_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run,
+/* Those of an owner of the same shape, or its own; NULL stays where the system gives no memory. */
+static void make_tensors(const bench_context *x, const tensor_sizes *bytes, bench_run *run,
                          const bench_run *owner)
 {
-    if (!owner || !owner->q)
-        return 0;
-    run->q = owner->q;
-    run->o = run->c->backward ? malloc(bytes->o) : owner->o; /* backward reads it: its own */
-    run->k = owner->k;
-    run->v = owner->v;
     run->owner = owner;
-    if (run->c->shares == SHARES_BUT_STORAGE)
+    run->q = owner ? owner->q : filled(x, run->c, bytes->q, run->c->dtype, DATA_Q);
+    run->o = owner && !run->c->backward ? owner->o : malloc(bytes->o); /* backward reads it */
+    run->k = owner ? owner->k : NULL;
+    run->v = owner ? owner->v : NULL;
+    if (!owner || run->c->shares == SHARES_BUT_STORAGE)
         make_keys(x, bytes, run);
-    return 1;
 }
 
 static int no_memory(const bench_run *run, bench_result *r)
@@ -436,8 +425,7 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     const bench_case *const c = run->c;
     const tensor_sizes bytes = sizes_of(run);
     char why[200];
-    if (!c->shares || !share_tensors(x, &bytes, run, first))
-        make_tensors(x, &bytes, run);
+    make_tensors(x, &bytes, run, c->shares && first && first->q ? first : NULL);
     if (!run->q || !run->k || !run->v || !run->o)
         return no_memory(run, r);
     memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
@@ -492,13 +480,6 @@ static void set_roof(bench_run *run, const bench_result *r)
         run->roof = roof;
 }
 
-static int place_on_device(bench_run *run)
-{
-    const tensor_sizes bytes = sizes_of(run);
-    const size_t sizes[ON_DEVICE_ARRAYS] = { bytes.q, bytes.k, bytes.v, bytes.o };
-    return on_device_place(&run->p, sizes, &run->device);
-}
-
 static int make_buffers(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r))
@@ -510,7 +491,9 @@ static int make_buffers(bench_context *x, const bench_run *first, bench_run *run
     run->workspace = malloc(is_divided(run) ? 1 : run->workspace_bytes + 1);
     if (!run->workspace)
         return no_memory(run, r);
-    if (is_resident(run) && !place_on_device(run))
+    const tensor_sizes bytes = sizes_of(run);
+    const size_t sizes[ON_DEVICE_ARRAYS] = { bytes.q, bytes.k, bytes.v, bytes.o };
+    if (is_resident(run) && !on_device_place(&run->p, sizes, &run->device))
         return skip(r, "the device gave no memory: %.2f GiB", run->model.tensor_bytes / GIB);
     set_roof(run, r);
     return 1;
@@ -647,6 +630,18 @@ static double running_of(const bench_run *run, const measure_result *m)
     return run->roof.threads * (after < run->running_before ? after : run->running_before);
 }
 
+/* Percent of a peak; 0 = there is none. In cycles where there is a clock estimate: both sides then
+ * mean the same clock rate. */
+static double share_of(const probe_peak *peak, double gflops, double per_cycle, double threads)
+{
+    if (!peak->name)
+        return 0;
+    const double share = per_cycle > 0 && peak->flops_per_cycle > 0
+                             ? per_cycle / peak->flops_per_cycle
+                             : gflops / peak->gflops;
+    return 100 * share / threads;
+}
+
 static void fill_result(const bench_context *x, const bench_run *run, const measure_job *jobs,
                         bench_result *r)
 {
@@ -654,8 +649,6 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     const double threads = roof_cpus(x, (int)r->threads); /* that can run at once */
     const double seconds = m->seconds.p50, gflops = run->model.flops / seconds * 1e-9;
     const double per_cycle = m->cycles_p50 > 0 ? run->model.flops / m->cycles_p50 : 0;
-    const probe_peak *const best = &x->probe.best, *const avx2 = &x->probe.avx2;
-    const probe_peak *const unit = probe_unit_of(&x->probe, r->kernels);
     r->samples = m->seconds.n;
     r->ms_min = 1e3 * m->seconds.min;
     r->ms_mean = 1e3 * m->seconds.mean;
@@ -673,18 +666,10 @@ static void fill_result(const bench_context *x, const bench_run *run, const meas
     r->peak_rss_bytes = peak_rss();
     if (run->path->device)
         return; /* the CPU's cycles and peaks are not its own */
-    /* In cycles where there is a clock estimate: both sides then mean the same clock rate. */
-    if (per_cycle > 0 && best->flops_per_cycle > 0) {
-        r->pct_fma_peak = 100 * per_cycle / best->flops_per_cycle / threads;
-        r->pct_set_peak = 100 * per_cycle / unit->flops_per_cycle / threads;
-        if (avx2->name)
-            r->pct_avx2_peak = 100 * per_cycle / avx2->flops_per_cycle / threads;
-    } else if (best->gflops > 0) {
-        r->pct_fma_peak = 100 * gflops / best->gflops / threads;
-        r->pct_set_peak = 100 * gflops / unit->gflops / threads;
-        if (avx2->name)
-            r->pct_avx2_peak = 100 * gflops / avx2->gflops / threads;
-    }
+    const probe_peak *const unit = probe_unit_of(&x->probe, r->kernels);
+    r->pct_fma_peak = share_of(&x->probe.best, gflops, per_cycle, threads);
+    r->pct_set_peak = share_of(unit, gflops, per_cycle, threads);
+    r->pct_avx2_peak = share_of(&x->probe.avx2, gflops, per_cycle, threads);
     r->cycles_p10 = m->cycles_p10;
     r->cycles_p50 = m->cycles_p50;
 }
@@ -790,9 +775,7 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
             continue;
         if (timed)
             fill_result(x, &runs[i], jobs, r);
-        if (timed)
-            continue;
-        if (plan.max_time < 0)
+        else if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms);
         else
             skip(r, "a timed call failed");

@@ -47,7 +47,19 @@ def validator():
     return jsonschema.Draft202012Validator(schema)
 
 
+def check_keys(document):
+    """The schema describes the columns that the bench writes, each once, and no others."""
+    with open(SCHEMA, encoding="utf-8") as f:
+        described = json.load(f)["$defs"]["result"]
+    for names in (described["required"], list(described["properties"])):
+        for result in document["results"]:
+            if sorted(names) != sorted(result):
+                fail("columns that are not those of the schema: %s"
+                     % ", ".join(sorted(set(names) ^ set(result))))
+
+
 def check_schema(document):
+    check_keys(document)
     if not jsonschema:
         return
     errors = list(validator().iter_errors(document))

@@ -11,7 +11,10 @@
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
     MAX_SERIES = 12
-    TEXTS = " preset scenario case impl kernels path dtype k_dtype v_dtype keys mask layout tuning roof "
+    # What the pictures read as numbers. A column that none of them reads may hold anything.
+    NUMBERS = " threads batch heads_q heads_kv seq_q seq_kv head_dim ms_p50 ms_min ms_p95 ms_p99" \
+              " speedup gflops intensity fma_peak_gflops read_peak_gbytes_per_s gbytes_per_s" \
+              " read_gbytes_per_s workspace_bytes rss_growth_bytes theory_bytes "
 }
 
 # ---- reading
@@ -59,7 +62,7 @@ FNR == 1 {
     rows++
     for (name in at) {
         value = field[at[name]]
-        if (index(TEXTS, " " name " ")) text_of[rows, name] = value
+        if (!index(NUMBERS, " " name " ")) text_of[rows, name] = value
         else if (value ~ /^-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?$/) number[rows, name] = value + 0
         else if (value != "" && value !~ /^-?(nan|inf)/)
             refuse(FILENAME ", line " FNR ": \"" value "\" is no number, as " name " is")

@@ -1,6 +1,9 @@
 #!/bin/sh
 # plot_test.sh - tests plot.sh on made-up rows: what is drawn, what is left out, what is refused.
 # SPDX-License-Identifier: MIT
+#
+#     sh tools/plot_test.sh [BUILD]        rows of BUILD/bench, too, where it is built
+#
 # GNUPLOT names the program; if it is missing, only the data files are checked.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd)
@@ -89,6 +92,19 @@ grep -v '"decode"' "$work/no_roof.csv" > "$work/other.csv"
 expect "two files with different columns" data "$work/part.csv" "$work/other.csv"
 expect "rows of the first" has decode.dat '0.2 10.5 20'
 expect "rows of the second" has threads.dat '2 1.75'
+
+# ---- rows that the bench has just written: a column that it gains must not stop the pictures
+
+bench=${1:-$tools/../build}/bench
+if [ -x "$bench" ]; then
+    ${RUN:-} "$bench" latency --quick --iters 3 --csv "$work/written.csv" > "$work/said" 2>&1
+    expect "rows of the bench become data files" data "$work/written.csv"
+    for picture in latency memory roofline percentiles; do
+        expect "the bench has data for $picture" test -s "$work/data/$picture.dat"
+    done
+else
+    echo "plot_test: there is no $bench: only made-up rows were checked"
+fi
 
 # ---- what is no such file
 

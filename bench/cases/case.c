@@ -88,14 +88,6 @@ double case_stored_keys(const bench_case *c)
     return once + (double)c->batch * ((double)c->seq_kv - once);
 }
 
-const char *case_shape(const bench_case *c, char *text, size_t text_bytes)
-{
-    snprintf(text, text_bytes, "%lld,%lld,%lld,%lld,%lld,%lld,%lld", (long long)c->batch,
-             (long long)c->heads_q, (long long)c->heads_kv, (long long)c->seq_q,
-             (long long)c->seq_kv, (long long)c->head_dim, (long long)c->head_dim_v);
-    return text;
-}
-
 /* ---- what a case costs on paper */
 
 void model_sizes(const bench_case *c, bench_model *out)
@@ -176,6 +168,15 @@ static const char *branches_of(const bench_case *c, char *text, size_t text_byte
     if (c->dilated.branches)
         snprintf(text, text_bytes, "  %s %s %s", dilated_text(c, branches), case_merge_name(c),
                  case_variant_name(c));
+    return text;
+}
+
+/* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
+static const char *case_shape(const bench_case *c, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "%lld,%lld,%lld,%lld,%lld,%lld,%lld", (long long)c->batch,
+             (long long)c->heads_q, (long long)c->heads_kv, (long long)c->seq_q,
+             (long long)c->seq_kv, (long long)c->head_dim, (long long)c->head_dim_v);
     return text;
 }
 

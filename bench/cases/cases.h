@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "../../attn.h"
+#include "columns.h"
 
 /* ---- data.c: reproducible inputs. */
 
@@ -105,65 +106,17 @@ typedef struct bench_case {
     int naive_whole; /* the naive path materialises the logits of all heads at once */
 } bench_case;
 
-/* What the result holds, but for `from`, is what table, CSV and JSON show: see fields.c. */
+/* What came of a case: the columns, and what only the bench itself looks at. */
+#define RESULT_TEXT(key, ...) const char *key;
+#define RESULT_NAME(key, member, bytes, ...) char member[bytes];
+#define RESULT_INT(key, ...) int64_t key;
+#define RESULT_REAL(key, ...) double key;
+
 typedef struct bench_result {
-    const char *preset, *scenario, *path, *impl, *kernels, *dtype, *mask, *layout, *data;
-    const char *pass; /* "forward", "backward"; "none" where keys are appended */
-    const char *keys; /* where k and v lie: "plain", or a kind of cache */
-    const char *k_dtype, *v_dtype;
-    const char *tuning;        /* file whose text was used; "" = none */
-    const char *device;        /* its name; "" = the CPU */
-    const char *merge;         /* "lse", "mean"; "" = the case is dense */
-    const char *variant;       /* "strided", "gathered"; NULL without branches */
-    const char *pattern_cache; /* "on", "off": built in every call; "" = there is none */
-    const char *memory_pool;   /* "on", "off": workspace in every call */
-    const char *branch_heads;  /* "same", "turned", "groups": which heads have which of them */
-    char branches[96];         /* see dilated_text */
-    char name[48];
-    int64_t batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v, threads;
-    int64_t row_stride;     /* elements from one row of q to the next */
-    int64_t page_size;      /* keys of a page; 0 = not paged */
-    int64_t shared_keys;    /* that the call was told of */
-    int64_t kv_token_bytes; /* of k and v of one key */
-    int64_t kv_bytes;       /* of k and v as they are stored */
-    int64_t gemms;          /* products of a tile of a backward call; 0 = it is none */
-    int64_t samples, workspace_bytes, peak_rss_bytes;
-    int64_t theory_bytes;     /* model.h: beside the tensors, by the formula */
-    int64_t rss_growth_bytes; /* of the peak in the first call, in a process of its own; 0 = not
-                               * measured: `bench memory` */
-    double matrix_share;      /* workspace / the whole matrix of logits */
-    double intensity;         /* FLOPs / byte of q, k, v, o; backward of lse and gradients, too */
-    double fma_peak_gflops, read_peak_gbytes_per_s; /* of as many threads; from memory */
-    const char *roof; /* which of the two binds at this intensity: "compute", "memory" */
-    double cycles_p10, cycles_p50; /* of one call, see measure.h; 0 = unknown */
-    double ms_min, ms_mean, ms_std, ms_p50, ms_p95, ms_p99, cold_ms;
-    double tokens_per_s, gflops;
-    double gbytes_per_s;      /* kv_bytes / ms_p50 */
-    double read_gbytes_per_s; /* of a loop that reads them, timed in turn; 0 = not for many rows */
-    double pct_read_bw;       /* the loop's time / the call's, median of pairs; 0 = the same */
-    double speedup;           /* over the case that it shares tensors with; 0 = none */
-    double efficiency;        /* speedup / threads */
-    double vs_first;          /* over the first path timed of this case, by P50; 0 = none */
-    double visible;           /* share of the pairs that the mask shows */
-    double pct_fma_peak, pct_avx2_peak;
-    double pct_set_peak;  /* of the peak of the vector unit that the kernel set uses */
-    double pct_running;   /* CPU time of its threads / time; below 100: others had the CPU, too */
-    double max_err;       /* largest |o - oracle| over the sampled rows */
-    double err_tolerance; /* the worst error in units of its tolerance */
-    double phase_qk_ms, phase_softmax_ms, phase_pv_ms, phase_merge_ms; /* see phases.h */
-    double phase_rest_ms;  /* of the phases' own call; all 0 = not asked for */
-    double phase_clock_ms; /* that reading the clock took of it */
-    double launch_ms, to_device_ms, compute_ms, to_host_ms; /* of a call on a device, which they add
-                                                             * up to; all 0 on the CPU */
-    double compute_gflops;                                  /* FLOPs / compute_ms */
-    int64_t launches;                                       /* of kernels, by one call */
-    int64_t ranks;       /* the sequence is divided among; 0 = one process, not divided */
-    int64_t moved_bytes; /* between ranks, by one call */
-    double exchange_ms;  /* in the transport, mean of the ranks */
-    double rank_balance; /* pairs of the rank that has most / mean of all */
-    int place, on_gpu;   /* place: a path_device */
-    int absent;          /* nowhere on this machine or in this build: no case has the path */
-    case_shares shares;  /* with the case that speedup is over */
+    RESULT_COLUMNS(RESULT_TEXT, RESULT_NAME, RESULT_INT, RESULT_REAL, RESULT_REAL)
+    int place, on_gpu;  /* place: a path_device */
+    int absent;         /* nowhere on this machine or in this build: no case has the path */
+    case_shares shares; /* with the case that speedup is over */
     const bench_case *from;
     char skipped[280]; /* why it was not timed; "" = it was */
 } bench_result;
@@ -192,9 +145,6 @@ int case_forks(const bench_case *c);
 
 /* Keys that are stored, those of shared pages once. */
 double case_stored_keys(const bench_case *c);
-
-/* "B,Hq,Hkv,Sq,Skv,D,Dv", as --shape takes it; returns text. */
-const char *case_shape(const bench_case *c, char *text, size_t text_bytes);
 
 /* ---- model.c: what a case costs on paper. */
 
@@ -370,21 +320,16 @@ typedef enum path_ring {
     PATH_GATHER /* contiguous; all keys come to every rank first */
 } path_ring;
 
-typedef enum path_use {
-    PATH_USUAL = 1, /* runs where nothing else is said */
-    PATH_RANKED = 2 /* one of --impl all */
-} path_use;
-
 typedef struct bench_path {
     const char *name, *impl; /* impl: of attn_params_from_string */
-    const char *kernels;     /* set; NULL = that of case or command line, or the best */
-    const char *otherwise;   /* the set where the CPU cannot run that one; NULL = none */
+    const char *what;
+    const char *kernels;   /* set; NULL = that of case or command line, or the best */
+    const char *otherwise; /* the set where the CPU cannot run that one; NULL = none */
     path_threads threads;
     path_keys keys;
-    int use; /* sum of path_use */
+    int usual, ranked; /* runs where nothing else is said; is one of --impl all */
     path_device device;
     path_ring ring;
-    const char *what;
 } bench_path;
 
 enum { PATHS_MAX = 24 };

@@ -114,19 +114,6 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     return 1;
 }
 
-static attn_status forward_size(const gradients_job *job, const attn_params *p, size_t *bytes)
-{
-    return job->dilated ? dilated_size(job->dilated, p, NULL, bytes, NULL, 0)
-                        : attn_workspace_size(p, bytes);
-}
-
-static attn_status forward_call(const gradients_job *job, const attn_params *p, void *workspace,
-                                size_t bytes)
-{
-    return job->dilated ? dilated_call(job->dilated, p, NULL, workspace, bytes)
-                        : attn_forward(p, workspace, bytes);
-}
-
 /* o and lse, which have the same bits by any kernels of the CPU. */
 static int run_forward(const gradients_job *job, const attn_params *p, char *why, size_t why_bytes)
 {
@@ -135,10 +122,14 @@ static int run_forward(const gradients_job *job, const attn_params *p, char *why
     forward.impl = ATTN_IMPL_TILED;
     forward.kernels = NULL;
     forward.backend = NULL;
-    attn_status status = forward_size(job, &forward, &bytes);
+    attn_status status = job->dilated ? dilated_size(job->dilated, &forward, NULL, &bytes, NULL, 0)
+                                      : attn_workspace_size(&forward, &bytes);
     void *const workspace = status == ATTN_OK ? malloc(bytes + 1) : NULL;
+    if (status == ATTN_OK && !workspace)
+        status = ATTN_ERR_WORKSPACE;
     if (status == ATTN_OK)
-        status = workspace ? forward_call(job, &forward, workspace, bytes) : ATTN_ERR_WORKSPACE;
+        status = job->dilated ? dilated_call(job->dilated, &forward, NULL, workspace, bytes)
+                              : attn_forward(&forward, workspace, bytes);
     free(workspace);
     if (status == ATTN_OK)
         return 1;

@@ -8,17 +8,6 @@
 
 #include "../machine/machine.h"
 
-/* Keys of a sequence that a ring has lost again. */
-static int64_t lost_keys(const bench_case *c)
-{
-    return c->keys.kind == KEYS_RING ? c->seq_kv / 3 : 0;
-}
-
-static int64_t capacity_of(const bench_case *c)
-{
-    return c->appends ? KEYS_APPEND_CAPACITY : c->seq_kv;
-}
-
 double keys_cache_bytes(const bench_case *c)
 {
     const double key = (double)c->head_dim * case_width(case_k_dtype(c)) +
@@ -31,21 +20,21 @@ double keys_cache_bytes(const bench_case *c)
 
 static attn_cache cache_of(const bench_case *c)
 {
-    attn_cache cache;
-    memset(&cache, 0, sizeof cache);
-    cache.num_sequences = c->batch;
-    cache.num_heads_kv = c->heads_kv;
-    cache.head_dim = c->head_dim;
-    cache.head_dim_v = c->head_dim_v;
-    cache.capacity = capacity_of(c);
-    cache.page_size = c->keys.page_size;
-    if (case_forks(c))
-        cache.num_pages = (int64_t)case_stored_keys(c) / c->keys.page_size;
-    cache.ring = c->keys.kind == KEYS_RING;
-    if (cache.ring)
-        cache.window_left = cache.capacity - 1;
-    cache.k.dtype = case_k_dtype(c);
-    cache.v.dtype = case_v_dtype(c);
+    const int ring = c->keys.kind == KEYS_RING;
+    const int64_t capacity = c->appends ? KEYS_APPEND_CAPACITY : c->seq_kv;
+    const attn_cache cache = { .num_sequences = c->batch,
+                               .num_heads_kv = c->heads_kv,
+                               .head_dim = c->head_dim,
+                               .head_dim_v = c->head_dim_v,
+                               .capacity = capacity,
+                               .page_size = c->keys.page_size,
+                               .num_pages = case_forks(c)
+                                                ? (int64_t)case_stored_keys(c) / c->keys.page_size
+                                                : 0,
+                               .ring = ring,
+                               .window_left = ring ? capacity - 1 : 0,
+                               .k.dtype = case_k_dtype(c),
+                               .v.dtype = case_v_dtype(c) };
     return cache;
 }
 
@@ -93,12 +82,7 @@ static const void *moved(const attn_tensor *t, int64_t rows)
 static int append(const attn_params *p, int64_t batch, int64_t first, int64_t count, keys_store *s,
                   char *why, size_t why_bytes)
 {
-    attn_cache_step step;
-    memset(&step, 0, sizeof step);
-    step.batch = batch;
-    step.seq_len = count;
-    step.k = p->k;
-    step.v = p->v;
+    attn_cache_step step = { .batch = batch, .seq_len = count, .k = p->k, .v = p->v };
     step.k.data = moved(&p->k, first);
     step.v.data = moved(&p->v, first);
     return attn_cache_append(&s->cache, &step, why, why_bytes) == ATTN_OK;
@@ -108,7 +92,7 @@ static int append(const attn_params *p, int64_t batch, int64_t first, int64_t co
 static int fill_ring(const bench_case *c, const attn_params *p, keys_store *s, char *why,
                      size_t why_bytes)
 {
-    const int64_t lost = lost_keys(c);
+    const int64_t lost = c->seq_kv / 3;
     int ok = 1;
     for (int64_t n = 0; ok && n < lost + c->seq_kv; n++)
         ok = append(p, c->batch, n < lost ? n : n - lost, 1, s, why, why_bytes);

@@ -71,38 +71,28 @@ static int64_t cells(const bench_case *c, int64_t length)
     return (length + cell_of(c) - 1) / cell_of(c);
 }
 
-/* The column of the cell that row `row` of cells stands in. */
-static int64_t own_column(const bench_case *c, int64_t row)
-{
-    return within(position(c, row * cell_of(c)), c->seq_kv - 1) / cell_of(c);
-}
+/* The next column after `after` that row `row` of cells sees; beyond the last there is none. */
+typedef int64_t next_column_fn(const bench_case *c, int64_t row, int64_t after);
 
-/* The first of every tenth column that row `row` of cells sees. */
-static int64_t first_tenth(int64_t row)
+/* The first, the three around the row's own, two far ones. */
+static int64_t next_uneven(const bench_case *c, int64_t row, int64_t after)
 {
-    return (TENTH - 3 * row % TENTH) % TENTH;
-}
-
-/* Columns of a row of cells, ascending: the first, the three around its own, two far ones. */
-static int cell_columns(const bench_case *c, int64_t row, int64_t *columns)
-{
-    const int64_t count = cells(c, c->seq_kv), own = own_column(c, row);
+    const int64_t count = cells(c, c->seq_kv);
+    const int64_t own = within(position(c, row * cell_of(c)), c->seq_kv - 1) / cell_of(c);
     const int64_t wanted[CELL_COLUMNS] = {
         0, own - 1, own, own + 1, (5 * own + 3) % count, (11 * own + 7) % count
     };
-    int n = 0;
-    for (int w = 0; w < CELL_COLUMNS; w++) {
-        int at = n;
-        if (wanted[w] < 0 || wanted[w] >= count)
-            continue;
-        while (at > 0 && columns[at - 1] >= wanted[w])
-            at--;
-        if (at < n && columns[at] == wanted[w])
-            continue;
-        memmove(&columns[at + 1], &columns[at], sizeof *columns * (size_t)(n++ - at));
-        columns[at] = wanted[w];
-    }
-    return n;
+    int64_t next = count;
+    for (int w = 0; w < CELL_COLUMNS; w++)
+        if (wanted[w] > after && wanted[w] < next)
+            next = wanted[w];
+    return next;
+}
+
+static int64_t next_tenth(const bench_case *c, int64_t row, int64_t after)
+{
+    (void)c;
+    return after < 0 ? (TENTH - 3 * row % TENTH) % TENTH : after + TENTH;
 }
 
 /* ---- keys that a row sees */
@@ -182,22 +172,24 @@ static int64_t third_keys(const mask_row *r)
     return r->keys - (r->keys - first + EVERY_THIRD - 1) / EVERY_THIRD;
 }
 
-static int64_t block_keys(const mask_row *r)
+/* The rows of a cell see the same: mask_pairs asks for the first of them only. */
+static int64_t shown_keys(const mask_row *r, next_column_fn *next)
 {
-    const int64_t cell = cell_of(r->c);
-    int64_t columns[CELL_COLUMNS], keys = 0;
-    for (int n = cell_columns(r->c, r->i / cell, columns); n-- > 0;)
-        keys += within(r->keys - columns[n] * cell, cell);
+    const int64_t cell = cell_of(r->c), count = cells(r->c, r->keys), row = r->i / cell;
+    int64_t keys = 0;
+    for (int64_t n = next(r->c, row, -1); n < count; n = next(r->c, row, n))
+        keys += within(r->keys - n * cell, cell);
     return keys;
 }
 
-/* All but the last column have a whole cell of keys. */
+static int64_t block_keys(const mask_row *r)
+{
+    return shown_keys(r, next_uneven);
+}
+
 static int64_t tenth_keys(const mask_row *r)
 {
-    const int64_t cell = cell_of(r->c), count = cells(r->c, r->keys);
-    const int64_t first = first_tenth(r->i / cell);
-    const int64_t columns = first < count ? (count - first + TENTH - 1) / TENTH : 0;
-    return columns * cell - ((count - 1) % TENTH == first ? count * cell - r->keys : 0);
+    return shown_keys(r, next_tenth);
 }
 
 static int64_t cell_keys(const mask_row *r)
@@ -231,29 +223,18 @@ static void *own(mask_arrays *arrays, int64_t bytes)
     return array;
 }
 
-static int set_top_left(const making *m)
+static int set_alignment(const making *m)
 {
-    m->p->alignment = ATTN_ALIGN_TOP_LEFT;
-    return 1;
-}
-
-static int set_offset(const making *m)
-{
-    m->p->alignment = ATTN_ALIGN_OFFSET;
+    m->p->alignment = m->c->mask == MASK_CAUSAL_OFFSET ? ATTN_ALIGN_OFFSET : ATTN_ALIGN_TOP_LEFT;
     return 1;
 }
 
 static int set_window(const making *m)
 {
+    const int both = m->c->mask == MASK_WINDOW_BOTH;
     m->p->window = ATTN_WINDOW;
-    m->p->window_left = width_of(m->c) - 1;
-    return 1;
-}
-
-static int set_window_both(const making *m)
-{
-    m->p->window = ATTN_WINDOW;
-    m->p->window_left = m->p->window_right = width_of(m->c) / 2;
+    m->p->window_left = both ? width_of(m->c) / 2 : width_of(m->c) - 1;
+    m->p->window_right = both ? width_of(m->c) / 2 : 0;
     return 1;
 }
 
@@ -348,33 +329,17 @@ static int set_bits(const making *m)
     return 1;
 }
 
-static void show_cell(uint8_t *row, int64_t column)
+static int set_bitmap(const making *m, next_column_fn *next)
 {
-    row[column / 8] |= (uint8_t)(1 << column % 8);
-}
-
-static void show_uneven(const bench_case *c, int64_t r, uint8_t *row)
-{
-    int64_t columns[CELL_COLUMNS];
-    for (int n = cell_columns(c, r, columns); n-- > 0;)
-        show_cell(row, columns[n]);
-}
-
-static void show_tenth(const bench_case *c, int64_t r, uint8_t *row)
-{
-    for (int64_t n = first_tenth(r); n < cells(c, c->seq_kv); n += TENTH)
-        show_cell(row, n);
-}
-
-static int set_bitmap(const making *m, void (*show)(const bench_case *c, int64_t r, uint8_t *row))
-{
-    const int64_t rows = cells(m->c, m->c->seq_q), across = (cells(m->c, m->c->seq_kv) + 7) / 8;
+    const int64_t rows = cells(m->c, m->c->seq_q), count = cells(m->c, m->c->seq_kv);
+    const int64_t across = (count + 7) / 8;
     uint8_t *const bits = own(m->arrays, rows * across);
     if (!bits)
         return 0;
     memset(bits, 0, (size_t)(rows * across));
     for (int64_t r = 0; r < rows; r++)
-        show(m->c, r, bits + r * across);
+        for (int64_t n = next(m->c, r, -1); n < count; n = next(m->c, r, n))
+            bits[r * across + n / 8] |= (uint8_t)(1 << n % 8);
     m->p->block_mask.block_q = m->p->block_mask.block_k = cell_of(m->c);
     m->p->block_mask.stride_row = (ptrdiff_t)(8 * across);
     m->p->block_mask.bitmap = bits;
@@ -383,12 +348,12 @@ static int set_bitmap(const making *m, void (*show)(const bench_case *c, int64_t
 
 static int set_blocks(const making *m)
 {
-    return set_bitmap(m, show_uneven);
+    return set_bitmap(m, next_uneven);
 }
 
 static int set_blocks_tenth(const making *m)
 {
-    return set_bitmap(m, show_tenth);
+    return set_bitmap(m, next_tenth);
 }
 
 static int set_pattern(const making *m)
@@ -398,20 +363,19 @@ static int set_pattern(const making *m)
 
 static int set_blocks_csr(const making *m)
 {
-    const int64_t cell = cell_of(m->c), rows = cells(m->c, m->c->seq_q);
+    const int64_t rows = cells(m->c, m->c->seq_q), count = cells(m->c, m->c->seq_kv);
     int32_t *const offsets = own(m->arrays, 4 * (rows + 1));
     int32_t *const list = own(m->arrays, 4 * rows * CELL_COLUMNS);
-    int64_t columns[CELL_COLUMNS];
+    int32_t entries = 0;
     if (!offsets || !list)
         return 0;
-    offsets[0] = 0;
     for (int64_t r = 0; r < rows; r++) {
-        const int n = cell_columns(m->c, r, columns);
-        for (int e = 0; e < n; e++)
-            list[offsets[r] + e] = (int32_t)columns[e];
-        offsets[r + 1] = offsets[r] + n;
+        offsets[r] = entries;
+        for (int64_t n = next_uneven(m->c, r, -1); n < count; n = next_uneven(m->c, r, n))
+            list[entries++] = (int32_t)n;
     }
-    m->p->block_mask.block_q = m->p->block_mask.block_k = cell;
+    offsets[rows] = entries;
+    m->p->block_mask.block_q = m->p->block_mask.block_k = cell_of(m->c);
     m->p->block_mask.row_offsets = offsets;
     m->p->block_mask.columns = list;
     return 1;
@@ -551,14 +515,14 @@ static const struct {
     [MASK_FULL] = { "full", "none: every row sees every key", 1, 0, 0, NULL, all_keys, NO_LIST },
     [MASK_CAUSAL] = { "causal", "up to one's own position, the last row at the last key", 1, 1, 0,
                       NULL, causal_keys, NO_LIST },
-    [MASK_CAUSAL_TOP_LEFT] = { "causal-top-left", "the same, row 0 at key 0", 1, 1, 0, set_top_left,
-                               top_left_keys, NO_LIST },
+    [MASK_CAUSAL_TOP_LEFT] = { "causal-top-left", "the same, row 0 at key 0", 1, 1, 0,
+                               set_alignment, top_left_keys, NO_LIST },
     [MASK_CAUSAL_OFFSET] = { "causal-offset", "the same, row 0 at key seq_kv / 4 + entry", 1, 1, 0,
-                             set_offset, offset_keys, LIST(q_offset, offset_of) },
+                             set_alignment, offset_keys, LIST(q_offset, offset_of) },
     [MASK_WINDOW] = { "window", "one's own key and those before it, seq_kv / 8 in all", 1, 0, 0,
                       set_window, window_keys, NO_LIST },
-    [MASK_WINDOW_BOTH] = { "window-both", "seq_kv / 16 keys on either side", 1, 0, 0,
-                           set_window_both, window_both_keys, NO_LIST },
+    [MASK_WINDOW_BOTH] = { "window-both", "seq_kv / 16 keys on either side", 1, 0, 0, set_window,
+                           window_both_keys, NO_LIST },
     [MASK_CHUNKED] = { "chunked", "causal within chunks of seq_kv / 8 keys", 1, 1, 0, set_chunked,
                        chunked_keys, NO_LIST },
     [MASK_PREFIX] = { "prefix", "causal, and the first seq_kv / 4 + entry keys", 1, 1, 0, NULL,
@@ -628,13 +592,17 @@ int mask_find(const char *name)
 
 double mask_pairs(const bench_case *c)
 {
-    double keys = 0;
+    int64_t (*const keys_of)(const mask_row *r) = masks[c->mask].keys;
+    const int by_cells = keys_of == block_keys || keys_of == tenth_keys;
+    double pairs = 0, keys = 0;
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t i = 0; i < c->seq_q; i++) {
             const mask_row r = { c, b, i, position(c, i), c->seq_kv };
-            keys += (double)masks[c->mask].keys(&r);
+            if (!by_cells || i % cell_of(c) == 0)
+                keys = (double)keys_of(&r);
+            pairs += keys;
         }
-    return keys * (double)c->heads_q;
+    return pairs * (double)c->heads_q;
 }
 
 int mask_explained(int kind)

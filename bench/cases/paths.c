@@ -13,56 +13,45 @@
 
 enum { NAME_BYTES = 32 };
 
-#define ALONE PATH_ONE_PROCESS
-
+/* What a row does not name is the first of its kind: kernels and threads as given, one process. */
 static const bench_path paths[] = {
-    { "naive", "naive", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, PATH_CPU, ALONE,
-      "the textbook formula, kernels and threads as given" },
-    { "tiled", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, PATH_USUAL, PATH_CPU, ALONE,
-      "online softmax over tiles, kernels and threads as given" },
-    { "auto", "auto", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, ALONE,
-      "what the library chooses" },
-    { "naive_scalar", "naive", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "naive, compiled without vectors" },
-    { "naive_simd", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "naive, the best kernel set" },
-    { "tiled_scalar", "tiled", "scalar", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, compiled without vectors" },
-    { "tiled_portable", "tiled", "portable_fma", "portable", PATH_ONE, PATH_ANY, PATH_RANKED,
-      PATH_CPU, ALONE, "attn.c alone: vectorised by the compiler" },
-    { "tiled_sse2", "tiled", "sse2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, SSE2" },
-    { "tiled_avx2", "tiled", "avx2", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, AVX2" },
-    { "tiled_avx512", "tiled", "avx512", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, AVX-512" },
-    { "tiled_neon", "tiled", "neon", NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, NEON" },
-    { "tiled_threads", "tiled", NULL, NULL, PATH_MANY, PATH_WHOLE, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, threads share heads and row tiles" },
-    { "split_kv", "tiled", NULL, NULL, PATH_MANY, PATH_DIVIDED, PATH_RANKED, PATH_CPU, ALONE,
-      "tiled, few rows: threads share the keys" },
-    { "opencl_naive", "naive", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_HOST_ARRAYS, ALONE,
-      "naive on a device" },
-    { "opencl", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_HOST_ARRAYS, ALONE,
-      "tiled on a device, arrays of the host" },
-    { "opencl_resident", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_DEVICE_ARRAYS,
-      ALONE, "tiled on a device, q, k, v and o on it" },
-    { "opencl_exact", "tiled", NULL, NULL, PATH_ONE, PATH_ANY, PATH_RANKED, PATH_EXACT, ALONE,
-      "tiled on a device, the bits of the CPU" },
-    { "append", "append", NULL, NULL, PATH_ONE, PATH_ANY, 0, PATH_CPU, ALONE,
-      "keys and values put into a cache: cases of preset cache" },
-    { "ring", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, PATH_CONTIGUOUS,
-      "a rank for each thread, runs of the sequence; keys go round" },
-    { "ring_zigzag", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, PATH_ZIGZAG,
-      "the same, a run from the beginning and one from the end each" },
-    { "ring_striped", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, PATH_STRIPED,
-      "the same, small runs in turn" },
-    { "all_gather", "tiled", NULL, NULL, PATH_GIVEN, PATH_ANY, 0, PATH_CPU, PATH_GATHER,
-      "a rank for each thread; all keys come to each of them first" },
+    { "naive", "naive", "the textbook formula, kernels and threads as given", .usual = 1 },
+    { "tiled", "tiled", "online softmax over tiles, kernels and threads as given", .usual = 1 },
+    { "auto", "auto", "what the library chooses", .usual = 0 },
+    { "naive_scalar", "naive", "naive, compiled without vectors", .kernels = "scalar",
+      .threads = PATH_ONE, .ranked = 1 },
+    { "naive_simd", "naive", "naive, the best kernel set", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_scalar", "tiled", "tiled, compiled without vectors", .kernels = "scalar",
+      .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_portable", "tiled", "attn.c alone: vectorised by the compiler",
+      .kernels = "portable_fma", .otherwise = "portable", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_sse2", "tiled", "tiled, SSE2", .kernels = "sse2", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_avx2", "tiled", "tiled, AVX2", .kernels = "avx2", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_avx512", "tiled", "tiled, AVX-512", .kernels = "avx512", .threads = PATH_ONE,
+      .ranked = 1 },
+    { "tiled_neon", "tiled", "tiled, NEON", .kernels = "neon", .threads = PATH_ONE, .ranked = 1 },
+    { "tiled_threads", "tiled", "tiled, threads share heads and row tiles", .threads = PATH_MANY,
+      .keys = PATH_WHOLE, .ranked = 1 },
+    { "split_kv", "tiled", "tiled, few rows: threads share the keys", .threads = PATH_MANY,
+      .keys = PATH_DIVIDED, .ranked = 1 },
+    { "opencl_naive", "naive", "naive on a device", .threads = PATH_ONE, .ranked = 1,
+      .device = PATH_HOST_ARRAYS },
+    { "opencl", "tiled", "tiled on a device, arrays of the host", .threads = PATH_ONE, .ranked = 1,
+      .device = PATH_HOST_ARRAYS },
+    { "opencl_resident", "tiled", "tiled on a device, q, k, v and o on it", .threads = PATH_ONE,
+      .ranked = 1, .device = PATH_DEVICE_ARRAYS },
+    { "opencl_exact", "tiled", "tiled on a device, the bits of the CPU", .threads = PATH_ONE,
+      .ranked = 1, .device = PATH_EXACT },
+    { "append", "append", "keys and values put into a cache: cases of preset cache",
+      .threads = PATH_ONE },
+    { "ring", "tiled", "a rank for each thread, runs of the sequence; keys go round",
+      .ring = PATH_CONTIGUOUS },
+    { "ring_zigzag", "tiled", "the same, a run from the beginning and one from the end each",
+      .ring = PATH_ZIGZAG },
+    { "ring_striped", "tiled", "the same, small runs in turn", .ring = PATH_STRIPED },
+    { "all_gather", "tiled", "a rank for each thread; all keys come to each of them first",
+      .ring = PATH_GATHER },
 };
-
-#undef ALONE
 
 const bench_path *path_get(int index)
 {
@@ -145,10 +134,10 @@ static int add_path(path_list *list, const bench_path *path)
     return 1;
 }
 
-static void add_all(path_list *list, int use)
+static void add_all(path_list *list, int ranked)
 {
     for (int i = 0; i < LENGTH(paths); i++)
-        if ((paths[i].use & use) == use)
+        if (paths[i].ranked || !ranked)
             add_path(list, &paths[i]);
 }
 
@@ -164,7 +153,7 @@ int path_list_parse(const char *text, path_list *list, char *why, size_t bytes)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ","), text);
         const bench_path *const path = path_find(name);
         if (!strcmp(name, "all"))
-            add_all(list, PATH_RANKED);
+            add_all(list, 1);
         else if (path)
             list->device |= add_path(list, path) && path->device;
         else
@@ -178,10 +167,10 @@ int path_wanted(const path_list *list, const char *impl, const bench_path *path)
     if (list->given)
         return 1;
     if (!impl)
-        return path->use & PATH_USUAL;
+        return path->usual;
     if (!strcmp(impl, "devices"))
         return path->device != PATH_CPU;
-    return !strcmp(impl, "all") ? path->use & PATH_RANKED : !strcmp(impl, path->name);
+    return !strcmp(impl, "all") ? path->ranked : !strcmp(impl, path->name);
 }
 
 int path_list_has_threads(const path_list *list, const char *impl)

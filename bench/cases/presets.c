@@ -27,18 +27,18 @@ bench_case *case_append(case_list *list, const char *preset, const char *scenari
  * it shows what is skipped, and why. */
 static const case_row gemma[] = {
     { "heads 32/32", "s{s} b{b} h32/32", "hkv=32 s=512,1024,2048,4096,8192 b=1,4,8,16",
-      "hkv=32 s=512 b=1,4 | hkv=32 s=1024 b=1 | hkv=32 s=8192 b=16", NULL, 0 },
+      "hkv=32 s=512 b=1,4 | hkv=32 s=1024 b=1 | hkv=32 s=8192 b=16", NULL },
     { "heads 32/8", "s{s} b{b} h32/8", "hkv=8 s=512,1024,2048,4096,8192 b=1,4,8,16",
-      "hkv=8 s=512 b=1,4 | hkv=8 s=1024 b=1 | hkv=8 s=8192 b=16", NULL, 0 },
+      "hkv=8 s=512 b=1,4 | hkv=8 s=1024 b=1 | hkv=8 s=8192 b=16", NULL },
     { 0 },
 };
 
 /* Short sequences, few heads, 100 calls after 10 of warm-up, sin/cos/tan data. */
 static const case_row latency[] = {
     { "latency", "b{b} h{h} s{s} d{d}", "b=1 s=128,256,512,1024 d=32,64 h=4,8,16",
-      "b=1 h=8 s=128,512 d=64", NULL, 0 },
+      "b=1 h=8 s=128,512 d=64", NULL },
     { "latency, batched", "b{b} h{h} s{s} d{d}", "b=2,4,8,16 h=8 s=128,256,512,1024 d=64",
-      "b=4 h=8 s=256 d=64", NULL, 0 },
+      "b=4 h=8 s=256 d=64", NULL },
     { 0 },
 };
 
@@ -46,13 +46,11 @@ static const case_row latency[] = {
  * enough for a CPU without FMA. */
 static const case_row llm[] = {
     { "prefill", "prefill {s} b{b} h{hq}/{hkv}", "hq=32 hkv=32 s=2048,4096,8192 b=1,4",
-      "b=1 hq=8 hkv=2 s=256,2048", NULL, 0 },
+      "b=1 hq=8 hkv=2 s=256,2048", NULL },
     { "decode", "decode {kv} b{b} h{hq}/{hkv}", "sq=1 hq=32 hkv=32 kv=2048,4096 b=1,4,8",
-      "sq=1 hq=32 hkv=8 kv=2048 b=1,4", NULL, 0 },
-    { "prefill", "prefill {s} b{b} h{hq}/{hkv}", "hq=32 hkv=8 s=2048,4096,8192 b=1,4", "", NULL,
-      0 },
-    { "decode", "decode {kv} b{b} h{hq}/{hkv}", "sq=1 hq=32 hkv=8 kv=2048,4096 b=1,4,8", "", NULL,
-      0 },
+      "sq=1 hq=32 hkv=8 kv=2048 b=1,4", NULL },
+    { "prefill", "prefill {s} b{b} h{hq}/{hkv}", "hq=32 hkv=8 s=2048,4096,8192 b=1,4", "", NULL },
+    { "decode", "decode {kv} b{b} h{hq}/{hkv}", "sq=1 hq=32 hkv=8 kv=2048,4096 b=1,4,8", "", NULL },
     { 0 },
 };
 
@@ -60,21 +58,21 @@ static const case_row llm[] = {
  * others have left it their time. */
 static const case_row extreme[] = {
     { "last rows", "last rows {kv}", "kv=growing rows=1024 h=8 mask=causal",
-      "kv=growing rows=256 h=1 mask=causal", NULL, 0 },
+      "kv=growing rows=256 h=1 mask=causal", NULL },
     { "last rows, full", "last rows, full {kv}", "kv=growing rows=1024 h=8",
-      "kv=growing rows=256 h=1", NULL, 0 },
+      "kv=growing rows=256 h=1", NULL },
     { "window", "window {s}", "s=growing h=8 mask=window mask_size=4096",
-      "s=growing h=1 mask=window mask_size=1024", NULL, 0 },
+      "s=growing h=1 mask=window mask_size=1024", NULL },
     { "blocks", "blocks {s}", "s=growing h=8 mask=blocks mask_size=128",
-      "s=growing h=1 mask=blocks mask_size=128", NULL, 0 },
+      "s=growing h=1 mask=blocks mask_size=128", NULL },
     { "blocks, 90 %", "blocks, 90 % {s}", "s=growing h=1 mask=blocks-tenth mask_size=128", NULL,
-      NULL, 0 },
+      NULL },
     { "dilated", "dilated {s}", "s=growing h=8 mask=causal dilated=2048",
-      "s=growing h=1 mask=causal dilated=512", NULL, 0 },
+      "s=growing h=1 mask=causal dilated=512", NULL },
     { "dilated, copies", "dilated, copies {s}", "s=growing h=8 mask=causal dilated=2048 gathered=1",
-      "s=growing h=1 mask=causal dilated=512 gathered=1", NULL, 0 },
-    { "decode", "decode {kv}", "kv=growing sq=1 h=8", NULL, "", 0 },
-    { "causal", "causal {s}", "s=growing h=1 mask=causal", NULL, "", 0 },
+      "s=growing h=1 mask=causal dilated=512 gathered=1", NULL },
+    { "decode", "decode {kv}", "kv=growing sq=1 h=8", NULL, "" },
+    { "causal", "causal {s}", "s=growing h=1 mask=causal", NULL, "" },
     { 0 },
 };
 
@@ -93,31 +91,31 @@ static int finish_extreme(const preset_choice *want, bench_case *c)
 static const case_row masks[] = {
     { "position", "{mask}",
       "group=1 mask=full,causal,causal-top-left,causal-offset,window,window-both,chunked,prefix",
-      NULL, NULL, 0 },
+      NULL, NULL },
     { "lengths", "{mask}",
       "group=2 layout=strided mask=full,kv-lengths,q-lengths,left-padding,varlen,documents", NULL,
-      NULL, 0 },
+      NULL },
     { "arrays", "{mask}",
       "group=3 mask=full,boolean,bits,blocks,blocks-csr,blocks-tenth,local-global,local-strided,"
       "bigbird,callback,callback-tiles",
-      NULL, NULL, 0 },
-    { "tree", "{mask}", "group=4 sq=64 mask=full,tree", NULL, NULL, 0 },
+      NULL, NULL },
+    { "tree", "{mask}", "group=4 sq=64 mask=full,tree", NULL, NULL },
     { "logits", "{mask}", "group=5 mask=full,bias,bias-f16,bias-bf16,alibi,softcap,score", NULL,
-      NULL, 0 },
-    { "softmax", "{mask}", "group=6 mask=full,sinks,softmax1,dropout", NULL, NULL, 0 },
+      NULL },
+    { "softmax", "{mask}", "group=6 mask=full,sinks,softmax1,dropout", NULL, NULL },
     { 0 },
 };
 
 /* From a base case one thing at a time. */
 static const case_row factors[] = {
-    { "length", "length {s}", "s=128,256,512,1024,2048,4096,8192", "s=128,256,512,1024", NULL, 0 },
-    { "head_dim", "head_dim {d}", "d=32,64,80,96,128,192,256,512", "d=32,64,80,96,128", NULL, 0 },
-    { "heads", "heads {h}", "h=1,2,4,8,16,32", "h=1,2,4,8", NULL, 0 },
-    { "batch", "batch {b}", "b=1,2,4,8,16", "b=1,2,4", NULL, 0 },
-    { "ratio", "ratio {ratio}", "ratio=1,2,4,8", NULL, NULL, 0 },
-    { "dtype", "dtype {dtype}", "dtype=f32,f16,bf16", NULL, NULL, FIXED_STORAGE },
-    { "keys", "keys {kv}", "sq=1 kv=1024,4096,16384,65536", "sq=1 kv=1024,4096,16384", NULL, 0 },
-    { "threads", "threads {threads}", "threads=powers", NULL, NULL, 0 },
+    { "length", "length {s}", "s=128,256,512,1024,2048,4096,8192", "s=128,256,512,1024", NULL },
+    { "head_dim", "head_dim {d}", "d=32,64,80,96,128,192,256,512", "d=32,64,80,96,128", NULL },
+    { "heads", "heads {h}", "h=1,2,4,8,16,32", "h=1,2,4,8", NULL },
+    { "batch", "batch {b}", "b=1,2,4,8,16", "b=1,2,4", NULL },
+    { "ratio", "ratio {ratio}", "ratio=1,2,4,8", NULL, NULL },
+    { "dtype", "dtype {dtype}", "dtype=f32,f16,bf16", NULL, NULL },
+    { "keys", "keys {kv}", "sq=1 kv=1024,4096,16384,65536", "sq=1 kv=1024,4096,16384", NULL },
+    { "threads", "threads {threads}", "threads=powers", NULL, NULL },
     { 0 },
 };
 
@@ -127,32 +125,32 @@ static const case_row factors[] = {
  * multiples of 1 KiB; the others a power of two that makes a call long enough: 5e9 FLOPs. */
 #define PREFILL_NAME "{mask} d{d} s{s}{_dtype}{_layout}"
 static const case_row prefill[] = {
-    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=512 h=64", "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=1024 h=16", "", NULL, 0 },
+    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=512 h=64", "", NULL },
+    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=1024 h=16", "", NULL },
     { NULL, PREFILL_NAME,
       "s=2048 h=8 mask=full group=2 d=128 dtype=f32,f16,bf16 |"
       "s=2048 h=8 mask=full group=2 d=128 dtype=f32 layout=strided |"
       "s=2048 h=8 mask=full group=2 d=80,96,112",
-      "d=128 mask=full,causal s=2048 h=4", NULL, 0 },
+      "d=128 mask=full,causal s=2048 h=4", NULL },
     { NULL, PREFILL_NAME,
       "s=2048 h=8 mask=causal group=3 d=128 dtype=f32,f16,bf16 |"
       "s=2048 h=8 mask=causal group=3 d=128 dtype=f32 layout=strided |"
       "s=2048 h=8 mask=causal group=3 d=80,96,112",
-      "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=4096 h=1", "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=8192 h=1", "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=64 mask=full,causal s=512 h=128", "", NULL, 0 },
+      "", NULL },
+    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=4096 h=1", "", NULL },
+    { NULL, PREFILL_NAME, "d=128 mask=full,causal s=8192 h=1", "", NULL },
+    { NULL, PREFILL_NAME, "d=64 mask=full,causal s=512 h=128", "", NULL },
     { NULL, PREFILL_NAME,
       "s=2048 h=8 mask=full group=4 d=64 dtype=f32,f16,bf16 |"
       "s=2048 h=8 mask=full group=4 d=64 dtype=f32 layout=strided",
-      "", NULL, 0 },
+      "", NULL },
     { NULL, PREFILL_NAME,
       "s=2048 h=8 mask=causal group=5 d=64 dtype=f32,f16,bf16 |"
       "s=2048 h=8 mask=causal group=5 d=64 dtype=f32 layout=strided",
-      "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=64 mask=full,causal s=4096 h=2", "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=256 mask=full,causal s=2048 h=2", "", NULL, 0 },
-    { NULL, PREFILL_NAME, "d=256 mask=full,causal s=4096 h=1", "", NULL, 0 },
+      "", NULL },
+    { NULL, PREFILL_NAME, "d=64 mask=full,causal s=4096 h=2", "", NULL },
+    { NULL, PREFILL_NAME, "d=256 mask=full,causal s=2048 h=2", "", NULL },
+    { NULL, PREFILL_NAME, "d=256 mask=full,causal s=4096 h=1", "", NULL },
     { 0 },
 };
 
@@ -161,21 +159,19 @@ static const case_row prefill[] = {
 static const case_row decode[] = {
     { "decode", "h32/{hkv} d{d} kv{kv}{_dtype}",
       "hq=32 hkv=32,8 d=64,128,256 kv=4096,16384 dtype=f32,f16,bf16",
-      "hq=32 hkv=8 d=128 kv=4096 dtype=f32,f16,bf16", NULL, 0 },
+      "hq=32 hkv=8 d=128 kv=4096 dtype=f32,f16,bf16", NULL },
     { "decode", "mla kv{kv}{_dtype}", "hq=128 hkv=1 d=576 dv=512 kv=4096,16384 dtype=f32,f16,bf16",
-      "hq=128 hkv=1 d=576 dv=512 kv=4096 dtype=f32", NULL, 0 },
+      "hq=128 hkv=1 d=576 dv=512 kv=4096 dtype=f32", NULL },
     { 0 },
 };
 
 /* Each case with one thread and with several, in turn on the same tensors. */
 static const case_row threads[] = {
-    { "threads", "prefill h8 s512", "", "h=8 s=512 mask=causal group=1 threads=steps", NULL, 0 },
-    { "threads", "prefill h8 s2048", "h=8 s=2048 mask=causal group=2 threads=steps", "", NULL, 0 },
-    { "threads", "h1 rows64 kv65536", "h=1 sq=64 kv=65536 group=3 threads=steps", "", NULL, 0 },
-    { "threads", "decode g4 kv1500", "hq=4 hkv=1 sq=1 kv=1500 group=4 threads=steps", NULL, NULL,
-      0 },
-    { "threads", "decode g4 kv65536", "hq=4 hkv=1 sq=1 kv=65536 group=5 threads=steps", "", NULL,
-      0 },
+    { "threads", "prefill h8 s512", "", "h=8 s=512 mask=causal group=1 threads=steps", NULL },
+    { "threads", "prefill h8 s2048", "h=8 s=2048 mask=causal group=2 threads=steps", "", NULL },
+    { "threads", "h1 rows64 kv65536", "h=1 sq=64 kv=65536 group=3 threads=steps", "", NULL },
+    { "threads", "decode g4 kv1500", "hq=4 hkv=1 sq=1 kv=1500 group=4 threads=steps", NULL, NULL },
+    { "threads", "decode g4 kv65536", "hq=4 hkv=1 sq=1 kv=65536 group=5 threads=steps", "", NULL },
     { 0 },
 };
 
@@ -183,34 +179,33 @@ static const case_row threads[] = {
 #define DEVICE_NAME "{mask} d{d} s{s}{_dtype}"
 static const case_row device[] = {
     { "prefill, full", DEVICE_NAME, "h=16 mask=full d=64,128 dtype=f32,f16 s=1024,4096,16384",
-      "h=16 mask=full d=64,128 dtype=f32,f16 s=1024", NULL, 0 },
+      "h=16 mask=full d=64,128 dtype=f32,f16 s=1024", NULL },
     { "prefill, causal", DEVICE_NAME, "h=16 mask=causal d=64,128 dtype=f32,f16 s=1024,4096,16384",
-      "h=16 mask=causal d=64,128 dtype=f32,f16 s=1024", NULL, 0 },
+      "h=16 mask=causal d=64,128 dtype=f32,f16 s=1024", NULL },
     { "decode", "b{b} kv{kv}{_dtype}",
       "hq=32 hkv=8 sq=1 d=128 dtype=f32 kv=4096,16384 b=1,16 |"
       "hq=32 hkv=8 sq=1 d=128 dtype=f32 kv=65536 b=1 |"
       "hq=32 hkv=8 sq=1 d=128 dtype=f16 kv=4096,16384 b=1,16 |"
       "hq=32 hkv=8 sq=1 d=128 dtype=f16 kv=65536 b=1",
-      "hq=32 hkv=8 sq=1 d=128 dtype=f32,f16 kv=4096 b=1,16", NULL, 0 },
+      "hq=32 hkv=8 sq=1 d=128 dtype=f32,f16 kv=4096 b=1,16", NULL },
     { 0 },
 };
 
 /* Every path on a few cases, small enough for kernels without vectors. */
 static const case_row rank[] = {
-    { "prefill, short", "s128 h4 d64", "b=1 h=4 s=128 d=64", NULL, NULL, 0 },
-    { "prefill, short", "b4 s256 h8 d64", "b=4 h=8 s=256 d=64", "", NULL, 0 },
-    { "prefill, long", "s1024 h2 d64", "", "b=1 h=2 s=1024 d=64 mask=causal", NULL, 0 },
-    { "prefill, long", "s2048 h4 d128", "b=1 h=4 s=2048 d=128 mask=causal", "", NULL, 0 },
-    { "prefill, long", "s6144 h1 d64", "b=1 h=1 s=6144 d=64 mask=causal", "", NULL, 0 },
-    { "prefill, GQA", "s512 h8/2 d64", "b=1 hq=8 hkv=2 s=512 d=64 mask=causal", NULL, NULL, 0 },
-    { "prefill, GQA", "s2048 h16/4 d64", "b=1 hq=16 hkv=4 s=2048 d=64 mask=causal", "", NULL, 0 },
-    { "decode", "kv2048 h8/2 d128", "b=1 hq=8 hkv=2 sq=1 kv=2048 d=128 mask=causal", NULL, NULL,
-      0 },
-    { "decode", "b4 kv4096 h32/8", "b=4 hq=32 hkv=8 sq=1 kv=4096 d=128 mask=causal", "", NULL, 0 },
+    { "prefill, short", "s128 h4 d64", "b=1 h=4 s=128 d=64", NULL, NULL },
+    { "prefill, short", "b4 s256 h8 d64", "b=4 h=8 s=256 d=64", "", NULL },
+    { "prefill, long", "s1024 h2 d64", "", "b=1 h=2 s=1024 d=64 mask=causal", NULL },
+    { "prefill, long", "s2048 h4 d128", "b=1 h=4 s=2048 d=128 mask=causal", "", NULL },
+    { "prefill, long", "s6144 h1 d64", "b=1 h=1 s=6144 d=64 mask=causal", "", NULL },
+    { "prefill, GQA", "s512 h8/2 d64", "b=1 hq=8 hkv=2 s=512 d=64 mask=causal", NULL, NULL },
+    { "prefill, GQA", "s2048 h16/4 d64", "b=1 hq=16 hkv=4 s=2048 d=64 mask=causal", "", NULL },
+    { "decode", "kv2048 h8/2 d128", "b=1 hq=8 hkv=2 sq=1 kv=2048 d=128 mask=causal", NULL, NULL },
+    { "decode", "b4 kv4096 h32/8", "b=4 hq=32 hkv=8 sq=1 kv=4096 d=128 mask=causal", "", NULL },
     { "decode, one kv head", "kv8192 h4/1 d128", "b=1 hq=4 hkv=1 sq=1 kv=8192 d=128 mask=causal",
-      NULL, NULL, 0 },
+      NULL, NULL },
     { "decode, one kv head", "kv65536 h4/1 d128", "b=1 hq=4 hkv=1 sq=1 kv=65536 d=128 mask=causal",
-      "", NULL, 0 },
+      "", NULL },
     { 0 },
 };
 
@@ -223,30 +218,29 @@ static const case_row cache[] = {
     { "storage", "b{b} kv{kv} {types}",
       "sq=1 kv=4096 b=1,8 group=+ keys=contiguous shares=storage "
       "types=f32,f16,bf16,f16/bf16,bf16/f16,f32/f16,f32/bf16,f16/f32",
-      "sq=1 kv=8192 b=1 group=+ keys=contiguous shares=storage types=f32,f16,bf16,f16/bf16", NULL,
-      0 },
+      "sq=1 kv=8192 b=1 group=+ keys=contiguous shares=storage types=f32,f16,bf16,f16/bf16", NULL },
     { "decode", "b{b} kv{kv} {types} {keys}",
       "sq=1 b=1 kv=4096,16384 types=f32,f16,bf16 group=+ shares=keys " ALL_PLACES " |"
       "sq=1 b=8 kv=4096 types=f32,f16,bf16 group=+ shares=keys " ALL_PLACES,
       "sq=1 b=1 kv=8192 types=f32,f16 group=+ shares=keys keys=contiguous,plain,pages-16,ring",
-      NULL, 0 },
+      NULL },
     { "prefill", "b{b} q{sq} kv{kv} {types} {keys}",
       "b=1 sq=512 kv=4608 mask=causal types=f32,f16 group=+ shares=keys "
       "keys=contiguous,plain,pages-16,pages-1,pages-256",
       "b=1 sq=32 kv=544 mask=causal types=f32 group=+ shares=keys keys=contiguous,plain,pages-16",
-      NULL, 0 },
+      NULL },
     { "shared", "b{b} kv4096+256 {types} {keys}",
       "b=8 sq=1 kv=4352 shared=4096 types=f32,f16 group=+ shares=keys keys=copies,shared,untold",
-      "", NULL, 0 },
+      "", NULL },
     { "shared", "b{b} kv1024+32 {types} {keys}", "",
-      "b=4 sq=1 kv=1056 shared=1024 types=f16 group=+ shares=keys keys=copies,shared,untold", NULL,
-      0 },
+      "b=4 sq=1 kv=1056 shared=1024 types=f16 group=+ shares=keys keys=copies,shared,untold",
+      NULL },
     { "append", "b{b} n{s} {types} {keys}",
       "appends=1 b=1 s=512,1 types=f32,f16,bf16 group=+ shares=keys " APPEND_PLACES " |"
       "appends=1 b=8 s=1 types=f32,f16,bf16 group=+ shares=keys " APPEND_PLACES,
       "appends=1 b=1 s=512 types=f32,f16 group=+ shares=keys " APPEND_PLACES " |"
       "appends=1 b=1 s=1 types=f16 group=+ shares=keys " APPEND_PLACES,
-      "append", 0 },
+      "append" },
     { 0 },
 };
 
@@ -257,31 +251,31 @@ static const case_row cache[] = {
 static const case_row backward[] = {
     { NULL, "backward {mask} d{d} s{s}",
       "iters=9 d=128,64,256 s=512,1024,2048,4096 mask=full,causal",
-      "iters=9 d=128 s=512,1024 mask=full,causal", NULL, 0 },
+      "iters=9 d=128 s=512,1024 mask=full,causal", NULL },
     { "naive and tiled", "{mask} d{d} s{s}", "d=64 s=512,1024,2048,4096 mask=full,causal",
-      "d=64 s=512,1024 mask=full,causal", "", 0 },
+      "d=64 s=512,1024 mask=full,causal", "" },
     { "grouped", "{mask} h{hq}/{hkv} s{s}", "hq=32 hkv=8 d=128 s=512,2048 mask=full,causal",
-      "hq=32 hkv=8 d=128 s=512 mask=full,causal", NULL, 0 },
+      "hq=32 hkv=8 d=128 s=512 mask=full,causal", NULL },
     { "storage", "{mask} {dtype}", "s=2048 d=128 mask=full,causal group=+ dtype=f32,f16,bf16",
-      "s=512 d=128 mask=full group=+ dtype=f32,f16,bf16", NULL, 0 },
+      "s=512 d=128 mask=full group=+ dtype=f32,f16,bf16", NULL },
     { "modifiers", "{mask}", "s=2048 d=64 group=1 shares=mask mask=full",
-      "s=512 d=64 group=1 shares=mask mask=full", NULL, 0 },
+      "s=512 d=64 group=1 shares=mask mask=full", NULL },
     { "modifiers", "bias and dbias", "s=2048 d=64 group=1 shares=mask mask=bias",
-      "s=512 d=64 group=1 shares=mask mask=bias", NULL, 0 },
+      "s=512 d=64 group=1 shares=mask mask=bias", NULL },
     { "modifiers", "{mask}", "s=2048 d=64 group=1 shares=mask mask=window,softcap,dropout",
-      "s=512 d=64 group=1 shares=mask mask=window,softcap,dropout", NULL, 0 },
+      "s=512 d=64 group=1 shares=mask mask=window,softcap,dropout", NULL },
     { "products", "h{h} s{s} {gemms} products",
       "d=128 mask=causal shares=gemms h=8 s=2048 group=1 threads=1,all gemms=5,7 |"
       "d=128 mask=causal shares=gemms h=1 s=4096 group=2 threads=1,all gemms=5,7",
       "d=128 mask=causal shares=gemms h=8 s=512 group=1 threads=1,all gemms=5,7 |"
       "d=128 mask=causal shares=gemms h=1 s=1024 group=2 threads=1,all gemms=5,7",
-      NULL, 0 },
+      NULL },
     { "threads", "h{h} s{s}",
       "d=128 mask=causal shares=threads h=8 s=2048 group=1 threads=1,all |"
       "d=128 mask=causal shares=threads h=1 s=4096 group=2 threads=1,all",
       "d=128 mask=causal shares=threads h=8 s=512 group=1 threads=1,all |"
       "d=128 mask=causal shares=threads h=1 s=1024 group=2 threads=1,all",
-      NULL, 0 },
+      NULL },
     { 0 },
 };
 

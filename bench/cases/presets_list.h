@@ -14,7 +14,6 @@ typedef struct case_row {
     const char *whole;    /* "" = no cases */
     const char *quick;    /* the short list; NULL = the whole one */
     const char *impl;     /* NULL = the preset's; "" = those of the command line */
-    int fixed;            /* beside what is fixed in all cases of the preset */
 } case_row;
 
 typedef struct case_preset {

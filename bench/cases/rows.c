@@ -315,7 +315,8 @@ static void finish(maker *m, const bench_case *made, const named *of)
     c->scenario = m->kernels && !m->row->scenario ? m->kernels : m->row->scenario;
     c->kernels = m->row->scenario ? NULL : m->kernels;
     c->impl = impl && *impl ? impl : NULL;
-    c->fixed = m->preset->fixed | m->row->fixed;
+    /* what the name shows, options leave alone */
+    c->fixed = m->preset->fixed | (strstr(m->row->name, "dtype}") ? FIXED_STORAGE : 0);
     const int first = c == m->list->cases || c[-1].group != c->group ||
                       strcmp(c[-1].preset, c->preset) || strcmp(c[-1].scenario, c->scenario);
     if (first)

@@ -25,11 +25,6 @@
 
 enum { ROUNDS = 5 };
 
-struct baseline {
-    json_document *document;
-    const json_value *rows;
-};
-
 /* What makes two rows the same case. */
 static const char *const text_keys[] = { "preset", "case", "path",  "kernels",
                                          "dtype",  "mask", "layout" };
@@ -38,7 +33,7 @@ enum { NUM_KEYS = sizeof text_keys / sizeof *text_keys };
 
 typedef struct pair {
     const bench_result *now;
-    const json_value *old; /* NULL = the file has no such row */
+    const char *old;       /* NULL = the file has no such row */
     double before, cycles; /* old and new; the least of all measurements */
     int times;             /* measured again */
 } pair;
@@ -52,9 +47,9 @@ static int refuse(const char *path, const char *why)
 }
 
 /* A sentence that names both where a text of the machine is another one. */
-static int same_machine(const json_document *d, const char *path, const char *key, const char *now)
+static int same_machine(const char *d, const char *path, const char *key, const char *now)
 {
-    const char *const old = json_text(d, json_member(d, json_top(d), "machine"), key);
+    const char *const old = json_text(json_member(d, "machine"), key);
     char why[400], shown[160];
     if (old && !strcmp(old, now))
         return 1;
@@ -63,12 +58,12 @@ static int same_machine(const json_document *d, const char *path, const char *ke
     return refuse(path, why);
 }
 
-static int is_ours(const json_document *d, const char *path, const machine_info *machine)
+static int is_ours(const char *d, const char *path, const machine_info *machine)
 {
-    const json_value *const rows = json_member(d, json_top(d), "results");
-    const double schema = json_number(d, json_top(d), "schema");
+    const char *const rows = json_member(d, "results");
+    const double schema = json_number(d, "schema");
     char why[160];
-    if (!rows || rows->kind != JSON_LIST || !json_member(d, json_top(d), "schema"))
+    if (!rows || *rows != '[' || !json_member(d, "schema"))
         return refuse(path, "not a file that bench wrote with --json");
     if (schema != BENCH_SCHEMA) {
         snprintf(why, sizeof why, "its schema is version %.9g, this bench reads version %d", schema,
@@ -78,66 +73,59 @@ static int is_ours(const json_document *d, const char *path, const machine_info 
     return same_machine(d, path, "cpu", machine->cpu) && same_machine(d, path, "isa", machine->isa);
 }
 
-baseline *baseline_open(const char *path, const machine_info *machine)
+char *baseline_open(const char *path, const machine_info *machine)
 {
     char why[160], sentence[220];
     FILE *const f = fopen(path, "rb");
-    baseline *const b = calloc(1, sizeof *b);
-    if (!f || !b) {
-        refuse(path, f ? "no memory" : strerror(errno));
-    } else if (!(b->document = json_read(f, why, sizeof why))) {
+    if (!f)
+        return refuse(path, strerror(errno)), NULL;
+    char *const b = json_read(f, why, sizeof why);
+    fclose(f);
+    if (!b) {
         snprintf(sentence, sizeof sentence, "not JSON: %s", why);
         refuse(path, sentence);
     }
-    if (f)
-        fclose(f);
-    if (!b || !b->document || !is_ours(b->document, path, machine)) {
-        baseline_close(b);
-        return NULL;
-    }
-    b->rows = json_member(b->document, json_top(b->document), "results");
-    return b;
-}
-
-void baseline_close(baseline *b)
-{
-    if (b)
-        json_free(b->document);
+    if (b && is_ours(b, path, machine))
+        return b;
     free(b);
+    return NULL;
 }
 
 /* ---- pairing */
 
 /* Random numbers are the same by the same seed. */
-static int same_inputs(const baseline *b, const json_value *old, const bench_result *r,
-                       uint64_t seed)
+static int same_inputs(const char *b, const char *old, const bench_result *r, uint64_t seed)
 {
-    const json_document *const d = b->document;
-    const char *const data = json_text(d, old, "data");
+    const char *const data = json_text(old, "data");
     if (!data || strcmp(data, r->data))
         return 0;
-    return r->from->data == DATA_TRIG || json_number(d, json_top(d), "seed") == (double)seed;
+    return r->from->data == DATA_TRIG || json_number(b, "seed") == (double)seed;
 }
 
-static int same_case(const json_document *d, const json_value *old, const bench_result *r)
+static int same_case(const char *old, const bench_result *r)
 {
     const char *const now[NUM_KEYS] = { r->preset, r->name, r->path,  r->kernels,
                                         r->dtype,  r->mask, r->layout };
-    const char *const pass = json_text(d, old, "pass"); /* files of before there were several */
+    const char *const pass = json_text(old, "pass"); /* files of before there were several */
     int same =
-        json_number(d, old, "threads") == (double)r->threads && (!pass || !strcmp(pass, r->pass));
+        json_number(old, "threads") == (double)r->threads && (!pass || !strcmp(pass, r->pass));
     for (int i = 0; same && i < NUM_KEYS; i++) {
-        const char *const text = json_text(d, old, text_keys[i]);
+        const char *const text = json_text(old, text_keys[i]);
         same = text && !strcmp(text, now[i]);
     }
     return same;
 }
 
-static const json_value *find_old(const baseline *b, const bench_result *r, uint64_t seed)
+static const char *first_row(const char *b)
 {
-    const json_value *row = json_first(b->document, b->rows);
-    while (row && !(same_case(b->document, row, r) && same_inputs(b, row, r, seed)))
-        row = json_next(b->document, row);
+    return json_first(json_member(b, "results"));
+}
+
+static const char *find_old(const char *b, const bench_result *r, uint64_t seed)
+{
+    const char *row = first_row(b);
+    while (row && !(same_case(row, r) && same_inputs(b, row, r, seed)))
+        row = json_next(row);
     return row;
 }
 
@@ -151,13 +139,13 @@ static double ratio_of(const pair *p)
     return p->cycles / p->before;
 }
 
-static void make_pairs(const baseline *b, const bench_result *results, int n, uint64_t seed,
+static void make_pairs(const char *b, const bench_result *results, int n, uint64_t seed,
                        pair *pairs)
 {
     for (int i = 0; i < n; i++) {
         pairs[i].now = &results[i];
         pairs[i].old = find_old(b, &results[i], seed);
-        pairs[i].before = json_number(b->document, pairs[i].old, "cycles_p10");
+        pairs[i].before = json_number(pairs[i].old, "cycles_p10");
         pairs[i].cycles = results[i].cycles_p10;
         pairs[i].times = 0;
     }
@@ -234,11 +222,10 @@ static void say_pair(const pair *p)
 }
 
 /* Rows of the file that this run did not measure. */
-static void say_missing(const baseline *b, const pair *pairs, int n)
+static void say_missing(const char *b, const pair *pairs, int n)
 {
-    const json_document *const d = b->document;
-    for (const json_value *row = json_first(d, b->rows); row; row = json_next(d, row)) {
-        const char *const name = json_text(d, row, "case"), *const path = json_text(d, row, "path");
+    for (const char *row = first_row(b); row; row = json_next(row)) {
+        const char *const name = json_text(row, "case"), *const path = json_text(row, "path");
         char shown[64], way[24];
         int found = 0;
         for (int i = 0; i < n; i++)
@@ -270,7 +257,7 @@ static int say_verdict(const pair *pairs, int n)
     return !compared ? 1 : bad ? BASELINE_SLOWER : 0;
 }
 
-int baseline_compare(const baseline *b, bench_context *x, const bench_result *results, int n)
+int baseline_compare(const char *b, bench_context *x, const bench_result *results, int n)
 {
     pair *const pairs = calloc((size_t)n + 1, sizeof *pairs);
     if (!pairs)

@@ -16,16 +16,13 @@
 
 #define BASELINE_SLOWER 3 /* exit status */
 
-typedef struct baseline baseline;
-
-/* The JSON file of an older run; NULL when it is not one or of another kind of machine, and a
- * sentence was printed to stderr. */
-baseline *baseline_open(const char *path, const machine_info *machine);
-void baseline_close(baseline *b);
+/* The JSON of an older run, see json_read.c, to be freed; NULL when it is not one or of another kind
+ * of machine, and a sentence was printed to stderr. */
+char *baseline_open(const char *path, const machine_info *machine);
 
 /* Compares n results with those of the file, case by case, measures again what looks slower, and
  * prints a table. 0 = not slower; BASELINE_SLOWER; 1 = nothing could be compared. */
-int baseline_compare(const baseline *b, bench_context *x, const bench_result *results, int n);
+int baseline_compare(const char *b, bench_context *x, const bench_result *results, int n);
 
 typedef enum baseline_verdict {
     BASELINE_SAME,
@@ -54,51 +51,31 @@ int info_command(const bench_options *o, bench_context *x);
 
 /* ---- json_read.c: reads JSON, written for files that may be damaged: every limit is checked.
  *
- *     json_document *d = json_read(f, why, sizeof why);
- *     const json_value *rows = json_member(d, json_top(d), "results");
- *     for (const json_value *r = json_first(d, rows); r; r = json_next(d, r))
- *         puts(json_text(d, r, "case")); */
+ *     char *d = json_read(f, why, sizeof why);
+ *     for (const char *r = json_first(json_member(d, "results")); r; r = json_next(r))
+ *         puts(json_text(r, "case"));
+ *     free(d);
+ *
+ * A value is the place where it begins; its first character tells the kind. */
 
-enum { JSON_MAX_BYTES = 1 << 24, JSON_MAX_VALUES = 1 << 20, JSON_MAX_DEPTH = 32 };
+enum { JSON_MAX_BYTES = 1 << 24, JSON_MAX_DEPTH = 32 };
 
-typedef enum json_kind {
-    JSON_NULL,
-    JSON_FALSE,
-    JSON_TRUE,
-    JSON_NUMBER,
-    JSON_TEXT,
-    JSON_LIST,
-    JSON_OBJECT
-} json_kind;
+/* The one value that a whole file or text holds, to be freed; NULL and a sentence in why when it is
+ * not JSON (RFC 8259), exceeds a limit above, or memory is short. A text with \u0000 is refused. */
+char *json_read(FILE *f, char *why, size_t why_bytes);
+char *json_parse(const char *text, size_t bytes, char *why, size_t why_bytes);
 
-typedef struct json_value {
-    json_kind kind;
-    const char *key;  /* in its object; NULL elsewhere */
-    const char *text; /* of a JSON_TEXT, UTF-8, ended by a zero byte */
-    double number;    /* of a JSON_NUMBER */
-    int first, next;  /* places of the first child and the next sibling; 0 = none */
-} json_value;
-
-typedef struct json_document json_document;
-
-/* The one value that a whole file or text holds; NULL and a sentence in why when it is not JSON
- * (RFC 8259), exceeds a limit above, or memory is short. A text with \u0000 is refused. */
-json_document *json_read(FILE *f, char *why, size_t why_bytes);
-json_document *json_parse(const char *text, size_t bytes, char *why, size_t why_bytes);
-void json_free(json_document *d);
-
-const json_value *json_top(const json_document *d);
-
-/* Children of a list or an object; NULL = no more, also for NULL and other kinds. */
-const json_value *json_first(const json_document *d, const json_value *v);
-const json_value *json_next(const json_document *d, const json_value *v);
+/* Children of a list or an object, whose children are keys; NULL = no more, also for NULL and other
+ * kinds. */
+const char *json_first(const char *v);
+const char *json_next(const char *child);
 
 /* The first member of that name, of any kind; NULL = none. */
-const json_value *json_member(const json_document *d, const json_value *object, const char *key);
+const char *json_member(const char *object, const char *key);
 
 /* The text or number of a member; NULL or -1 when there is none of that kind. */
-const char *json_text(const json_document *d, const json_value *object, const char *key);
-double json_number(const json_document *d, const json_value *object, const char *key);
+const char *json_text(const char *object, const char *key);
+double json_number(const char *object, const char *key);
 
 /* ---- kernels.c: times the single kernels of the sets, each checked against the portable set
  * first. */
@@ -146,11 +123,8 @@ void tuning_add(tuning_list *list, const char *set, const char *name, int64_t va
 void tuning_compose(char text[TUNING_BYTES], const tuning_list *list, const char *set,
                     const char *name, int64_t value);
 
-/* What is left of a file, ended by a zero byte, to be freed; NULL = it cannot be read or is
- * larger than TUNING_MAX_FILE. */
-char *tuning_load(FILE *f);
-
-/* The same of a path; prints a sentence to stderr where it cannot be read. */
+/* The text of a file, to be freed; NULL = it cannot be read or is larger than TUNING_MAX_FILE, and a
+ * sentence was printed to stderr. */
 char *tuning_read(const char *path);
 
 /* 1 = the library takes the text; 0 = it ignores it, and why holds its sentence. */
@@ -158,6 +132,23 @@ int tuning_taken(const char *text, char *why, size_t why_bytes);
 
 /* ---- tune.c: `bench tune`: measures which sizes suit this machine and writes them for
  * p.tuning. */
+
+/* A call that is tried, and its data: random numbers. */
+typedef struct tune_case {
+    const char *name;
+    int heads_q, heads_kv, seq_q, seq_kv, head_dim, dtype, causal, workers;
+} tune_case;
+
+typedef struct tune_subject {
+    float *q, *k, *v, *o;
+    attn_params p;
+    void *workspace; /* NULL to begin with */
+    size_t workspace_bytes;
+} tune_subject;
+
+/* 0 = no memory. */
+int tune_open(const tune_case *c, pool *workers, tune_subject *s);
+void tune_close(tune_subject *s);
 
 enum { TUNE_MAX_CASES = 2, TUNE_MAX_TRIALS = 10 };
 

@@ -24,24 +24,12 @@ int fresh_available(void)
     return 1;
 }
 
-static int send_all(int to, const void *data, size_t bytes)
-{
-    const char *at = data;
-    while (bytes > 0) {
-        const ssize_t n = write(to, at, bytes);
-        if (n < 0 && errno != EINTR)
-            return 0;
-        if (n > 0)
-            at += n, bytes -= (size_t)n;
-    }
-    return 1;
-}
-
-static int receive_all(int from, void *data, size_t bytes)
+/* Writes all of it to a pipe, or reads it. */
+static int transfer(int pipe_end, void *data, size_t bytes, int out)
 {
     char *at = data;
     while (bytes > 0) {
-        const ssize_t n = read(from, at, bytes);
+        const ssize_t n = out ? write(pipe_end, at, bytes) : read(pipe_end, at, bytes);
         if (n == 0 || (n < 0 && errno != EINTR))
             return 0;
         if (n > 0)
@@ -56,7 +44,7 @@ static void run_and_leave(bench_context *x, const bench_case *c, const char *imp
     static bench_result r;
     x->alone = 1;
     run_case(x, c, impl, &r);
-    _exit(send_all(to, &r, sizeof r) ? 0 : 1);
+    _exit(transfer(to, &r, sizeof r, 1) ? 0 : 1);
 }
 
 static void say_why(bench_result *r, const bench_case *c, const char *impl, const char *what,
@@ -81,7 +69,7 @@ void fresh_run(bench_context *x, const bench_case *c, const char *impl, bench_re
     if (child == 0)
         run_and_leave(x, c, impl, ends[1]);
     close(ends[1]);
-    const int complete = child > 0 && receive_all(ends[0], r, sizeof *r);
+    const int complete = child > 0 && transfer(ends[0], r, sizeof *r, 0);
     close(ends[0]);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }

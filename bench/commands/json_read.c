@@ -1,61 +1,51 @@
 /* json_read.c - reads JSON, written for files that may be damaged: every limit is checked.
  * SPDX-License-Identifier: MIT
  *
- * Texts are decoded in place, in the document's own copy, which is never longer than what it is
- * decoded from. Values lie in one array and name one another by place, so that it may move. */
+ * One pass checks the whole document and decodes its texts in place, where they never become
+ * longer: a quote, the bytes, a zero byte, and blanks up to what follows. A value is the place where
+ * it begins; its first character tells the kind. */
 #include "commands.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct json_document {
-    char *text, *at, *end;
-    json_value *values;
-    int num_values, capacity, depth;
-    const char *wrong; /* the first thing that was; NULL = nothing so far */
-};
+#include "../report/report.h"
 
-static int refuse(json_document *d, const char *wrong)
+/* ---- checking and decoding */
+
+typedef struct json_reader {
+    char *at, *end;
+    int depth;
+    const char *wrong; /* the first thing that was; NULL = nothing so far */
+} json_reader;
+
+static int refuse(json_reader *d, const char *wrong)
 {
     if (!d->wrong)
         d->wrong = wrong;
     return 0;
 }
 
-static void skip_blanks(json_document *d)
+static const char *blanks(const char *at)
 {
-    while (d->at < d->end && (*d->at == ' ' || *d->at == '\n' || *d->at == '\t' || *d->at == '\r'))
-        d->at++;
+    return at + strspn(at, " \n\t\r");
 }
 
-static int next_is(const json_document *d, char c)
+/* The zero byte behind the document ends them, too. */
+static void skip_blanks(json_reader *d)
+{
+    d->at += strspn(d->at, " \n\t\r");
+}
+
+static int next_is(const json_reader *d, char c)
 {
     return d->at < d->end && *d->at == c;
-}
-
-/* Place of a new value; 0 = the limit or memory. */
-static int add_value(json_document *d, json_kind kind)
-{
-    static const json_value none;
-    if (d->num_values == JSON_MAX_VALUES)
-        return refuse(d, "too many values");
-    if (d->num_values == d->capacity) {
-        const int capacity = 2 * d->capacity + 64;
-        json_value *const grown = realloc(d->values, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return refuse(d, "no memory");
-        d->values = grown;
-        d->capacity = capacity;
-    }
-    d->values[d->num_values] = none;
-    d->values[d->num_values].kind = kind;
-    return d->num_values++;
 }
 
 /* ---- texts */
 
 /* Four hexadecimal digits; -1 = they are not. */
-static long read_hex(json_document *d)
+static long read_hex(json_reader *d)
 {
     static const char digits[] = "0123456789abcdef0123456789ABCDEF";
     long code = 0;
@@ -71,7 +61,7 @@ static long read_hex(json_document *d)
 }
 
 /* The code point after \u, two halves of a pair as one; -1 = there is none. */
-static long read_code(json_document *d)
+static long read_code(json_reader *d)
 {
     const long high = read_hex(d);
     if (high < 0xd800 || high > 0xdfff)
@@ -100,7 +90,7 @@ static char *put_code(char *to, long code)
 }
 
 /* What follows a backslash, to *to; 0 = nothing that may. */
-static int read_escape(json_document *d, char **to)
+static int read_escape(json_reader *d, char **to)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     if (d->at == d->end)
@@ -118,33 +108,33 @@ static int read_escape(json_document *d, char **to)
     return found != NULL;
 }
 
-/* A text that begins here; NULL = it is none. */
-static const char *read_text(json_document *d)
+static int read_text(json_reader *d)
 {
     if (!next_is(d, '"'))
-        return refuse(d, "a text is missing"), NULL;
-    char *const text = ++d->at, *to = text;
+        return refuse(d, "a text is missing");
+    char *to = ++d->at;
     while (d->at < d->end && *d->at != '"') {
         if ((unsigned char)*d->at < 0x20)
-            return refuse(d, "a control character in a text"), NULL;
+            return refuse(d, "a control character in a text");
         if (*d->at != '\\') {
             *to++ = *d->at++;
             continue;
         }
         d->at++;
         if (!read_escape(d, &to))
-            return refuse(d, "a wrong escape in a text"), NULL;
+            return refuse(d, "a wrong escape in a text");
     }
     if (d->at == d->end)
-        return refuse(d, "a text does not end"), NULL;
+        return refuse(d, "a text does not end");
     d->at++;
-    *to = '\0';
-    return text;
+    *to++ = '\0';
+    memset(to, ' ', (size_t)(d->at - to));
+    return 1;
 }
 
 /* ---- values */
 
-static int read_digits(json_document *d)
+static int read_digits(json_reader *d)
 {
     const char *const start = d->at;
     while (d->at < d->end && *d->at >= '0' && *d->at <= '9')
@@ -153,7 +143,7 @@ static int read_digits(json_document *d)
 }
 
 /* The grammar is stricter than strtod's: no +1, no 01, no .5, no 1., no hexadecimals, no NaN. */
-static int read_number(json_document *d)
+static int read_number(json_reader *d)
 {
     const char *const start = d->at;
     if (next_is(d, '-'))
@@ -175,64 +165,46 @@ static int read_number(json_document *d)
     const double number = strtod(start, NULL); /* ends where this did: what follows is checked */
     if (number - number != 0)
         return refuse(d, "a number is too large");
-    const int place = add_value(d, JSON_NUMBER);
-    d->values[place].number = number;
-    return place;
+    return 1;
 }
 
-static int read_value(json_document *d);
+static int read_value(json_reader *d);
 
-/* One child of the value at `parent`, behind the child at `last`; its place. */
-static int read_child(json_document *d, int parent, int last)
+/* What stands before a member's value. */
+static int read_key(json_reader *d)
 {
-    const int keyed = d->values[parent].kind == JSON_OBJECT;
-    const char *key = NULL;
-    skip_blanks(d);
-    if (keyed && !(key = read_text(d)))
+    if (!read_text(d))
         return 0;
     skip_blanks(d);
-    if (keyed && !next_is(d, ':'))
+    if (!next_is(d, ':'))
         return refuse(d, "a colon is missing");
-    d->at += keyed;
-    const int place = read_value(d);
-    if (!place)
-        return 0;
-    d->values[place].key = key;
-    if (last)
-        d->values[last].next = place;
-    else
-        d->values[parent].first = place;
-    return place;
+    d->at++;
+    return 1;
 }
 
 /* A list or an object, whose first character it stands at. */
-static int read_children(json_document *d, json_kind kind)
+static int read_children(json_reader *d)
 {
-    const char close = kind == JSON_LIST ? ']' : '}';
-    const int parent = add_value(d, kind);
-    int last = 0;
-    if (d->wrong)
-        return 0;
+    const int keyed = *d->at++ == '{';
     if (++d->depth > JSON_MAX_DEPTH)
         return refuse(d, "too deep");
-    d->at++;
     skip_blanks(d);
-    while (!next_is(d, close)) {
-        if (last && !next_is(d, ','))
+    for (int n = 0; !next_is(d, keyed ? '}' : ']'); n++) {
+        if (n && !next_is(d, ','))
             return refuse(d, "a comma is missing");
-        if (last)
-            d->at++;
-        if (!(last = read_child(d, parent, last)))
+        d->at += n > 0;
+        skip_blanks(d);
+        if ((keyed && !read_key(d)) || !read_value(d))
             return 0;
         skip_blanks(d);
     }
     d->at++;
     d->depth--;
-    return parent;
+    return 1;
 }
 
-/* Place of the value that begins here; 0 = it is none (place 0 is kept free). */
-static int read_value(json_document *d)
+/* 0 = no value begins here. */
+static int read_value(json_reader *d)
 {
     static const char *const words[] = { "null", "false", "true" };
     skip_blanks(d);
@@ -241,123 +213,104 @@ static int read_value(json_document *d)
         if ((size_t)(d->end - d->at) < length || memcmp(d->at, words[i], length))
             continue;
         d->at += length;
-        return add_value(d, (json_kind)(JSON_NULL + i));
+        return 1;
     }
-    if (next_is(d, '['))
-        return read_children(d, JSON_LIST);
-    if (next_is(d, '{'))
-        return read_children(d, JSON_OBJECT);
-    if (!next_is(d, '"'))
-        return read_number(d);
-    const char *const text = read_text(d);
-    const int place = text ? add_value(d, JSON_TEXT) : 0;
-    if (place)
-        d->values[place].text = text;
-    return place;
+    if (next_is(d, '[') || next_is(d, '{'))
+        return read_children(d);
+    return next_is(d, '"') ? read_text(d) : read_number(d);
 }
 
 /* ---- documents */
 
-static void read_all(json_document *d)
+/* The text itself, decoded, or NULL. */
+static char *decode(char *text, size_t bytes, char *why, size_t why_bytes)
 {
-    add_value(d, JSON_NULL);
-    if (d->wrong || !read_value(d))
-        return;
-    skip_blanks(d);
-    if (d->at < d->end)
-        refuse(d, "something follows the value");
-}
-
-json_document *json_parse(const char *text, size_t bytes, char *why, size_t why_bytes)
-{
-    json_document *const d = calloc(1, sizeof *d);
-    if (d)
-        d->text = malloc(bytes + 1);
-    if (!d || !d->text) {
-        snprintf(why, why_bytes, "no memory");
-        json_free(d);
-        return NULL;
-    }
-    memcpy(d->text, text, bytes);
-    d->text[bytes] = '\0';
-    d->at = d->text;
-    d->end = d->text + bytes;
+    json_reader d = { .at = text, .end = text + bytes };
     if (bytes > JSON_MAX_BYTES)
-        refuse(d, "too long");
-    else
-        read_all(d);
-    if (!d->wrong)
-        return d;
-    snprintf(why, why_bytes, "%s (byte %ld)", d->wrong, (long)(d->at - d->text));
-    json_free(d);
-    return NULL;
-}
-
-json_document *json_read(FILE *f, char *why, size_t why_bytes)
-{
-    json_document *d = NULL;
-    size_t bytes = 0, capacity = 0, got = 1;
-    char *text = NULL;
-    while (got > 0 && bytes <= JSON_MAX_BYTES) {
-        if (bytes == capacity) {
-            char *const grown = realloc(text, capacity = 2 * capacity + 4096);
-            if (!grown)
-                break;
-            text = grown;
-        }
-        got = fread(text + bytes, 1, capacity - bytes, f);
-        bytes += got;
-    }
-    if (got > 0 && bytes <= JSON_MAX_BYTES)
-        snprintf(why, why_bytes, "no memory");
-    else if (ferror(f))
-        snprintf(why, why_bytes, "it cannot be read");
-    else
-        d = json_parse(text, bytes, why, why_bytes);
+        refuse(&d, "too long");
+    else if (read_value(&d))
+        skip_blanks(&d);
+    if (d.at < d.end)
+        refuse(&d, "something follows the value");
+    if (!d.wrong)
+        return text;
+    snprintf(why, why_bytes, "%s (byte %ld)", d.wrong, (long)(d.at - text));
     free(text);
-    return d;
-}
-
-void json_free(json_document *d)
-{
-    if (!d)
-        return;
-    free(d->text);
-    free(d->values);
-    free(d);
-}
-
-const json_value *json_top(const json_document *d)
-{
-    return &d->values[1];
-}
-
-const json_value *json_first(const json_document *d, const json_value *v)
-{
-    return v && v->first ? &d->values[v->first] : NULL;
-}
-
-const json_value *json_next(const json_document *d, const json_value *v)
-{
-    return v && v->next ? &d->values[v->next] : NULL;
-}
-
-const json_value *json_member(const json_document *d, const json_value *object, const char *key)
-{
-    for (const json_value *v = json_first(d, object); v; v = json_next(d, v))
-        if (v->key && !strcmp(v->key, key))
-            return v;
     return NULL;
 }
 
-const char *json_text(const json_document *d, const json_value *object, const char *key)
+char *json_parse(const char *text, size_t bytes, char *why, size_t why_bytes)
 {
-    const json_value *const v = json_member(d, object, key);
-    return v && v->kind == JSON_TEXT ? v->text : NULL;
+    char *const copy = malloc(bytes + 1);
+    if (!copy)
+        return snprintf(why, why_bytes, "no memory"), NULL;
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    return decode(copy, bytes, why, why_bytes);
 }
 
-double json_number(const json_document *d, const json_value *object, const char *key)
+char *json_read(FILE *f, char *why, size_t why_bytes)
 {
-    const json_value *const v = json_member(d, object, key);
-    return v && v->kind == JSON_NUMBER ? v->number : -1;
+    size_t bytes;
+    char *const text = files_load(f, JSON_MAX_BYTES, &bytes);
+    if (!text)
+        return snprintf(why, why_bytes, "it cannot be read, or is too long"), NULL;
+    return decode(text, bytes, why, why_bytes);
+}
+
+/* ---- values of a document that is decoded */
+
+/* What is behind the value that begins here: behind a key there is a colon. */
+static const char *end_of(const char *v)
+{
+    if (*v == '"')
+        return v + strlen(v) + 1;
+    if (*v != '[' && *v != '{')
+        return v + strcspn(v, ",:]} \n\t\r");
+    const char *at = blanks(v + 1);
+    while (*at != ']' && *at != '}') {
+        at = blanks(end_of(at));
+        if (*at == ',' || *at == ':')
+            at = blanks(at + 1);
+    }
+    return at + 1;
+}
+
+const char *json_first(const char *v)
+{
+    v = v ? blanks(v) : "";
+    if (*v != '[' && *v != '{')
+        return NULL;
+    v = blanks(v + 1);
+    return *v != ']' && *v != '}' ? v : NULL;
+}
+
+const char *json_next(const char *child)
+{
+    const char *at = blanks(end_of(child));
+    if (*at == ':')
+        at = blanks(end_of(blanks(at + 1)));
+    return *at == ',' ? blanks(at + 1) : NULL;
+}
+
+const char *json_member(const char *object, const char *key)
+{
+    for (const char *v = json_first(object); v; v = json_next(v)) {
+        const char *const colon = blanks(end_of(v));
+        if (*v == '"' && *colon == ':' && !strcmp(v + 1, key))
+            return blanks(colon + 1);
+    }
+    return NULL;
+}
+
+const char *json_text(const char *object, const char *key)
+{
+    const char *const v = json_member(object, key);
+    return v && *v == '"' ? v + 1 : NULL;
+}
+
+double json_number(const char *object, const char *key)
+{
+    const char *const v = json_member(object, key);
+    return v && strchr("-0123456789", *v) ? strtod(v, NULL) : -1;
 }

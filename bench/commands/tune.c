@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../../attn.h"
 #include "../../tests/tuned_bits.h"
@@ -28,11 +27,6 @@ enum { WIDE, NARROW, SETS };
 enum { DEVICE_WEIGHT = 12 };
 
 /* ---- what is tried */
-
-typedef struct tune_case {
-    const char *name;
-    int heads_q, heads_kv, seq_q, seq_kv, head_dim, dtype, causal, workers;
-} tune_case;
 
 static const tune_case
     prefill_64 = { "prefill 1024 causal, 1 x 64", 1, 1, 1024, 1024, 64, ATTN_F32, 1, 1 },
@@ -75,16 +69,9 @@ int tune_candidate(int field, int value, const char **name, int64_t *out)
 
 /* ---- one call and its data */
 
-typedef struct subject {
-    const tune_case *c;
-    attn_params p;
-    void *q, *k, *v, *o, *workspace;
-    size_t workspace_bytes;
-} subject;
-
 typedef struct variant {
     attn_params p;
-    const subject *of;
+    const tune_subject *of;
     char text[TUNING_BYTES];
 } variant;
 
@@ -98,15 +85,15 @@ typedef struct tune {
     tune_crossover device;
 } tune;
 
-static void *filled(int dtype, size_t n, int which)
+static float *filled(size_t n, int dtype, int which)
 {
-    void *const data = malloc(n * sizeof(float));
+    float *const data = malloc(n * sizeof *data);
     if (data)
         data_fill(data, dtype, n, which, DATA_NORMAL, 1);
     return data;
 }
 
-static void close_subject(subject *s)
+void tune_close(tune_subject *s)
 {
     free(s->q);
     free(s->k);
@@ -116,36 +103,42 @@ static void close_subject(subject *s)
     memset(s, 0, sizeof *s);
 }
 
-static int open_subject(const tune *t, const tune_case *c, int set, subject *s)
+int tune_open(const tune_case *c, pool *workers, tune_subject *s)
 {
     const size_t queries = (size_t)c->heads_q * (size_t)c->seq_q * (size_t)c->head_dim;
     const size_t keys = (size_t)c->heads_kv * (size_t)c->seq_kv * (size_t)c->head_dim;
+    const attn_params p = { .batch = 1,
+                            .num_heads_q = c->heads_q,
+                            .num_heads_kv = c->heads_kv,
+                            .seq_len_q = c->seq_q,
+                            .seq_len_kv = c->seq_kv,
+                            .head_dim = c->head_dim,
+                            .causal = c->causal,
+                            .num_workers = c->workers,
+                            .parallel_for = c->workers > 1 ? pool_parallel_for : NULL,
+                            .parallel_user = workers };
     memset(s, 0, sizeof *s);
-    s->c = c;
-    s->p.batch = 1;
-    s->p.num_heads_q = c->heads_q;
-    s->p.num_heads_kv = c->heads_kv;
-    s->p.seq_len_q = c->seq_q;
-    s->p.seq_len_kv = c->seq_kv;
-    s->p.head_dim = c->head_dim;
-    s->p.causal = c->causal;
+    s->p = p;
     s->p.q.dtype = s->p.k.dtype = s->p.v.dtype = s->p.o.dtype = c->dtype;
-    s->p.kernels = t->sets[set];
-    s->p.num_workers = c->workers;
-    s->p.parallel_for = c->workers > 1 ? pool_parallel_for : NULL;
-    s->p.parallel_user = t->two;
-    s->p.q.data = s->q = filled(c->dtype, queries, DATA_Q);
-    s->p.k.data = s->k = filled(c->dtype, keys, DATA_K);
-    s->p.v.data = s->v = filled(c->dtype, keys, DATA_V);
-    s->p.o.data = s->o = malloc(queries * sizeof(float));
+    s->p.q.data = s->q = filled(queries, c->dtype, DATA_Q);
+    s->p.k.data = s->k = filled(keys, c->dtype, DATA_K);
+    s->p.v.data = s->v = filled(keys, c->dtype, DATA_V);
+    s->p.o.data = s->o = filled(queries, c->dtype, DATA_Q); /* its pages are touched */
     if (s->q && s->k && s->v && s->o)
         return 1;
-    close_subject(s);
+    tune_close(s);
     return 0;
 }
 
+static int open_subject(const tune *t, const tune_case *c, int set, tune_subject *s)
+{
+    const int ok = tune_open(c, t->two, s);
+    s->p.kernels = t->sets[set];
+    return ok;
+}
+
 /* The subject with the settings chosen so far and, unless value is negative, one more. */
-static int make_variant(const tune *t, subject *s, const char *name, int64_t value, variant *v)
+static int make_variant(const tune *t, tune_subject *s, const char *name, int64_t value, variant *v)
 {
     size_t need = 0;
     v->of = s;
@@ -246,8 +239,8 @@ static double step_seconds(tune *t, int weight)
 }
 
 /* Times values[0], the usual one, the others and the usual one again on one subject. */
-static int time_values(const tune *t, subject *s, const char *name, const int64_t *values, int n,
-                       double seconds, int which, tune_trial *trials)
+static int time_values(const tune *t, tune_subject *s, const char *name, const int64_t *values,
+                       int n, double seconds, int which, tune_trial *trials)
 {
     variant *const variants = calloc((size_t)n + 1, sizeof *variants);
     measure_job jobs[TUNE_MAX_TRIALS];
@@ -274,7 +267,7 @@ static int weight_of(const struct field *f)
     return (f->count + 1) * count_cases(f);
 }
 
-static int time_field(const tune *t, const struct field *f, subject *subjects,
+static int time_field(const tune *t, const struct field *f, tune_subject *subjects,
                       const int64_t *values, int n, double seconds, tune_trial *trials)
 {
     const int cases = count_cases(f);
@@ -287,7 +280,7 @@ static int time_field(const tune *t, const struct field *f, subject *subjects,
 /* ---- the fields with a list of values */
 
 /* Values that give the same plan as the usual one need no time. */
-static int drop_equal(const tune *t, const struct field *f, subject *subjects, int64_t *values)
+static int drop_equal(const tune *t, const struct field *f, tune_subject *subjects, int64_t *values)
 {
     static variant usual, other; /* of 1 KiB each */
     attn_info a, b;
@@ -323,7 +316,7 @@ static void say_trials(const tune_trial *trials, int n, int cases)
 }
 
 /* The winner against the usual value once more: the best of many is partly luck. */
-static int wins_again(const tune *t, const struct field *f, subject *subjects, int64_t value,
+static int wins_again(const tune *t, const struct field *f, tune_subject *subjects, int64_t value,
                       double seconds, double *gain, double *noise)
 {
     const int64_t values[] = { f->values[0], value };
@@ -340,7 +333,7 @@ static int wins_again(const tune *t, const struct field *f, subject *subjects, i
     return won && *gain > *noise;
 }
 
-static void tune_subjects(tune *t, const struct field *f, subject *subjects, double seconds)
+static void tune_subjects(tune *t, const struct field *f, tune_subject *subjects, double seconds)
 {
     const char *const set = attn_kernels_name(t->sets[f->set]);
     int64_t values[MAX_VALUES];
@@ -367,7 +360,7 @@ static void tune_subjects(tune *t, const struct field *f, subject *subjects, dou
 static void tune_field(tune *t, const struct field *f)
 {
     const double seconds = step_seconds(t, weight_of(f));
-    subject subjects[TUNE_MAX_CASES] = { { 0 } };
+    tune_subject subjects[TUNE_MAX_CASES] = { { 0 } };
     int ok = 1;
     say("%s of %s, ms:", f->name, attn_kernels_name(t->sets[f->set]));
     for (int c = 0; c < count_cases(f); c++)
@@ -384,7 +377,7 @@ static void tune_field(tune *t, const struct field *f)
     else
         say("  skipped: no memory\n");
     for (int c = 0; c < count_cases(f); c++)
-        close_subject(&subjects[c]);
+        tune_close(&subjects[c]);
 }
 
 /* ---- two ways to compute the same call: a, b, and a again */
@@ -429,12 +422,12 @@ static int split_duel(const tune *t, int set, int keys, double seconds, duel *d)
 {
     const tune_case c = { "", 4, 1, 1, keys, SPLIT_DIM, ATTN_F32, 0, 2 };
     static variant v[3];
-    subject s;
+    tune_subject s;
     if (!open_subject(t, &c, set, &s))
         return 0;
     const int ok = make_variant(t, &s, "split_work", 1 << 30, &v[0]) &&
                    make_variant(t, &s, "split_work", 1, &v[1]) && fight(t, v, seconds, d);
-    close_subject(&s);
+    tune_close(&s);
     if (ok)
         say("  %-12d %9.4f %9.4f  %+.1f %%, noise %.1f %%\n", keys, 1e3 * d->a, 1e3 * d->b,
             1e2 * d->gain, 1e2 * d->noise);
@@ -471,12 +464,12 @@ static int two_cpus(const tune *t, int set, double seconds)
     const tune_case c = { "", 4, 1, 1, SPLIT_MOST, SPLIT_DIM, ATTN_F32, 0, 2 };
     static variant v;
     measure_job job;
-    subject s;
+    tune_subject s;
     if (t->x->machine.cpus < 2 || !t->two || !open_subject(t, &c, set, &s))
         return 0;
     const int ok =
         make_variant(t, &s, "split_work", 1, &v) && time_variants(t, &v, 1, seconds, &job);
-    close_subject(&s);
+    tune_close(&s);
     return ok && (job.result.running <= 0 || job.result.running > SPLIT_CPUS);
 }
 
@@ -511,14 +504,14 @@ static int naive_wins(const tune *t, int keys, int causal, double seconds, duel 
 {
     const tune_case c = { "", 2, 2, keys, keys, 64, ATTN_F32, causal, 1 };
     static variant v[3];
-    subject s;
+    tune_subject s;
     if (!open_subject(t, &c, WIDE, &s))
         return 0;
     s.p.impl = ATTN_IMPL_NAIVE;
     int ok = make_variant(t, &s, "", -1, &v[1]);
     s.p.impl = ATTN_IMPL_TILED;
     ok = ok && make_variant(t, &s, "", -1, &v[0]) && fight(t, v, seconds, d);
-    close_subject(&s);
+    tune_close(&s);
     if (!ok)
         return 0;
     say("  %-4d %-7s %9.4f %9.4f  %+.1f %%, noise %.1f %%\n", keys, causal ? "causal" : "full",
@@ -555,18 +548,14 @@ static void tune_auto(tune *t)
 static int write_file(const tune *t, const char *path)
 {
     const machine_info *const m = &t->x->machine;
-    const time_t now = time(NULL);
-    const struct tm *const utc = gmtime(&now);
-    char date[32] = "unknown";
+    char date[OUTPUT_DATE];
     output out;
     FILE *const f = output_open(&out, path);
     if (!f)
         return 0;
-    if (utc)
-        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", utc);
     fprintf(f, "attn-tuning 1\n# For p.tuning of attn.h, written by `bench tune`; never needed.\n");
     fprintf(f, "# machine: %s, %d CPUs, %s\n# date: %s\n# attn %s, revision %s; %s\n", m->cpu,
-            m->cpus, m->system, date, attn_version(), m->revision, m->compiler);
+            m->cpus, m->system, output_date(date), attn_version(), m->revision, m->compiler);
     for (int i = 0; i < t->chosen.n; i++) {
         const tuning_setting *const s = &t->chosen.settings[i];
         fprintf(f, "%s.%s %lld # %.1f %% faster, noise %.1f %%\n", s->set, s->name,
@@ -662,32 +651,12 @@ void tuning_compose(char text[TUNING_BYTES], const tuning_list *list, const char
 
 /* ---- files */
 
-char *tuning_load(FILE *f)
-{
-    size_t length = 0, capacity = 4096;
-    char *text = malloc(capacity);
-    while (text) {
-        length += fread(text + length, 1, capacity - length - 1, f);
-        text[length] = '\0';
-        if (length + 1 < capacity || length > TUNING_MAX_FILE)
-            break;
-        capacity *= 2;
-        char *const grown = realloc(text, capacity);
-        if (!grown)
-            free(text);
-        text = grown;
-    }
-    if (!text || (!ferror(f) && length <= TUNING_MAX_FILE))
-        return text;
-    free(text);
-    return NULL;
-}
-
 char *tuning_read(const char *path)
 {
+    size_t bytes;
     errno = 0;
     FILE *const f = fopen(path, "rb");
-    char *const text = f ? tuning_load(f) : NULL;
+    char *const text = f ? files_load(f, TUNING_MAX_FILE, &bytes) : NULL;
     if (!text)
         fprintf(stderr, "bench: cannot read %s: %s\n", path,
                 errno ? strerror(errno) : "it is larger than 1 MiB");

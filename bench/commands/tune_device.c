@@ -21,19 +21,10 @@ typedef struct side {
 } side;
 
 typedef struct duel {
+    tune_subject of;
     side cpu, device;
     device_job job;
-    float *q, *k, *v, *o;
 } duel;
-
-static float *filled(int length, int which)
-{
-    const size_t n = (size_t)HEADS * (size_t)length * DIM;
-    float *const x = malloc(n * sizeof *x);
-    if (x)
-        data_fill(x, ATTN_F32, n, which, DATA_NORMAL, 1);
-    return x;
-}
 
 static int size_side(side *s)
 {
@@ -51,33 +42,20 @@ static int call(void *argument)
 
 static void close_duel(duel *d)
 {
-    free(d->q);
-    free(d->k);
-    free(d->v);
-    free(d->o);
+    tune_close(&d->of);
     free(d->cpu.workspace);
     free(d->device.workspace);
 }
 
 static int open_duel(pool *workers, int threads, int length, duel *d)
 {
-    attn_params *const p = &d->cpu.p;
+    const tune_case c = { "", HEADS, HEADS, length, length, DIM, ATTN_F32, 0, threads };
     char why[200];
     memset(d, 0, sizeof *d);
-    p->batch = 1;
-    p->num_heads_q = p->num_heads_kv = HEADS;
-    p->seq_len_q = p->seq_len_kv = length;
-    p->head_dim = DIM;
-    p->num_workers = threads;
-    p->parallel_for = workers ? pool_parallel_for : NULL;
-    p->parallel_user = workers;
-    p->q.data = d->q = filled(length, DATA_Q);
-    p->k.data = d->k = filled(length, DATA_K);
-    p->v.data = d->v = filled(length, DATA_V);
-    p->o.data = d->o = filled(length, DATA_Q); /* its pages are touched */
-    d->device.p = *p;
-    return d->q && d->k && d->v && d->o &&
-           on_device(path_find("opencl"), &d->device.p, &d->job, why, sizeof why) &&
+    if (!tune_open(&c, workers, &d->of))
+        return 0;
+    d->cpu.p = d->device.p = d->of.p;
+    return on_device(path_find("opencl"), &d->device.p, &d->job, why, sizeof why) &&
            size_side(&d->cpu) && size_side(&d->device);
 }
 

@@ -35,16 +35,6 @@ void device_choose(const char *name, int any)
     device.any = any;
 }
 
-attn_opencl_options device_options(device_order order)
-{
-    attn_opencl_options o;
-    memset(&o, 0, sizeof o);
-    o.device = device.name;
-    o.exact = order == DEVICE_EXACT;
-    o.profiling = 1;
-    return o;
-}
-
 /* Why an opened object is of no use; "" = it is. */
 static void judge(const attn_opencl_info *info, device_order order, char *why, size_t bytes)
 {
@@ -58,7 +48,9 @@ static void judge(const attn_opencl_info *info, device_order order, char *why, s
 
 static void open_device(device_order order)
 {
-    const attn_opencl_options options = device_options(order);
+    const attn_opencl_options options = { .device = device.name,
+                                          .exact = order == DEVICE_EXACT,
+                                          .profiling = 1 };
     attn_opencl *const gpu = malloc(attn_opencl_size());
     char *const why = device.of[order].why;
     const size_t bytes = sizeof device.of[order].why;

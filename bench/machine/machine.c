@@ -93,6 +93,19 @@ static void describe_isa(char *out, size_t bytes)
 }
 #endif
 
+int machine_has(const char *names)
+{
+    char isa[160], found[164], one[32];
+    describe_isa(isa, sizeof isa);
+    snprintf(found, sizeof found, " %s ", isa);
+    for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ') {
+        snprintf(one, sizeof one, " %.*s ", (int)strcspn(at, " "), at);
+        if (!strstr(found, one))
+            return 0;
+    }
+    return 1;
+}
+
 #ifdef MACHINE_POSIX
 /* A limit that the system keeps for containers as a number in a file; "max" or no file = none. */
 static int64_t read_limit(const char *path, int64_t otherwise)

@@ -24,6 +24,9 @@ typedef struct machine_info {
 
 void machine_describe(machine_info *out);
 
+/* Whether isa would name all of these vector extensions, "avx2 fma"; "" = any CPU has them. */
+int machine_has(const char *names);
+
 /* ---- probe.c: what this machine can do at most: FMA peak and read bandwidth, both measured. */
 
 typedef struct probe_peak {
@@ -130,9 +133,6 @@ attn_opencl *device_get(device_order order, char *why, size_t bytes);
 
 /* What was opened; NULL = nothing was, or could be. */
 const attn_opencl_info *device_opened(void);
-
-/* As device_choose was told: for attn_opencl_list. */
-attn_opencl_options device_options(device_order order);
 
 void device_close(void);
 

@@ -50,11 +50,6 @@ static volatile float probe_sink, probe_start; /* volatile: a compiler folds cha
 #define peak_scalar_USE(n) probe_sink = x##n;
 DEFINE_PEAK(peak_scalar, , TIMES12, float, SCALAR_SET1)
 
-static int always(void)
-{
-    return 1;
-}
-
 #ifdef PROBE_X86
 #define SSE_TARGET __attribute__((target("sse2")))
 #define peak_sse_DECLARE(n) __m128 x##n = _mm_add_ps(start, _mm_set1_ps((float)n));
@@ -73,21 +68,6 @@ DEFINE_PEAK(peak_avx2, AVX2_TARGET, TIMES12, __m256, _mm256_set1_ps)
 #define peak_avx512_STEP(n) x##n = _mm512_fmadd_ps(x##n, a, b);
 #define peak_avx512_USE(n) probe_sink = _mm_cvtss_f32(_mm512_castps512_ps128(x##n));
 DEFINE_PEAK(peak_avx512, AVX512_TARGET, TIMES12, __m512, _mm512_set1_ps)
-
-static int has_sse(void)
-{
-    return __builtin_cpu_supports("sse2") != 0;
-}
-
-static int has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-static int has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") != 0;
-}
 #endif
 
 #ifdef PROBE_NEON
@@ -108,16 +88,16 @@ DEFINE_PEAK(peak_neon, , NEON_TIMES, float32x4_t, vdupq_n_f32)
 static const struct {
     const char *name;
     int lanes, chains;
-    int (*usable)(void);
+    const char *needs; /* see machine_has */
     void (*run)(void);
 } units[PROBE_MAX_UNITS] = {
-    { "scalar", 1, 12, always, peak_scalar },
+    { "scalar", 1, 12, "", peak_scalar },
 #ifdef PROBE_X86
-    { "sse", 4, 12, has_sse, peak_sse },           { "avx2", 8, 12, has_avx2, peak_avx2 },
-    { "avx512", 16, 12, has_avx512, peak_avx512 },
+    { "sse", 4, 12, "sse2", peak_sse },           { "avx2", 8, 12, "avx2 fma", peak_avx2 },
+    { "avx512", 16, 12, "avx512f", peak_avx512 },
 #endif
 #ifdef PROBE_NEON
-    { "neon", 4, NEON_CHAINS, always, peak_neon },
+    { "neon", 4, NEON_CHAINS, "", peak_neon },
 #endif
 };
 
@@ -176,7 +156,7 @@ void probe_machine(probe_result *out)
 {
     memset(out, 0, sizeof *out);
     for (int i = 0; i < PROBE_MAX_UNITS && units[i].name; i++) {
-        if (!units[i].usable())
+        if (!machine_has(units[i].needs))
             continue;
         const double flops = 2.0 * STEPS * units[i].chains * units[i].lanes;
         const probe_peak p = measure_peak(units[i].name, flops, units[i].run);

@@ -86,11 +86,6 @@ static size_t distance(size_t bytes, size_t streams)
 #define read_lines_USE(n) sum += x##n;
 DEFINE_STREAMS(read_lines, , 6, TIMES6)
 
-static int always(void)
-{
-    return 1;
-}
-
 #ifdef READING_X86
 #define AVX2_TARGET __attribute__((target("avx2")))
 #define LOAD256(from) _mm256_loadu_si256((const __m256i *)(const void *)(from))
@@ -124,28 +119,18 @@ AVX512_TARGET static uint64_t sum512(__m512i x)
 }
 
 DEFINE_STREAMS(read_avx512, AVX512_TARGET, 16, TIMES16)
-
-static int has_avx2(void)
-{
-    return __builtin_cpu_supports("avx2") != 0;
-}
-
-static int has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") != 0;
-}
 #endif
 
 static const struct {
     const char *name;
-    int (*usable)(void);
+    const char *needs; /* see machine_has */
     uint64_t (*run)(const char *from, size_t bytes);
 } loops[] = {
-    { "words", always, read_words },
-    { "lines", always, read_lines },
+    { "words", "", read_words },
+    { "lines", "", read_lines },
 #ifdef READING_X86
-    { "avx2", has_avx2, read_avx2 },
-    { "avx512", has_avx512, read_avx512 },
+    { "avx2", "avx2", read_avx2 },
+    { "avx512", "avx512f", read_avx512 },
 #endif
 };
 
@@ -158,7 +143,7 @@ const char *reading_name(int i)
 
 int reading_usable(int i)
 {
-    return loops[i].usable();
+    return machine_has(loops[i].needs);
 }
 
 /* Part `index` of as many equal parts as there are threads, of both buffers. */
@@ -227,7 +212,7 @@ void reading_choose(reading *r)
     double best = -1;
     int fastest = 0;
     for (int i = 0; i < LOOPS; i++) {
-        if (!loops[i].usable())
+        if (!reading_usable(i))
             continue;
         r->loop = i;
         for (int t = 0; t < TRIES; t++) {

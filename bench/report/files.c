@@ -1,4 +1,4 @@
-/* files.c - where results go: the files that the command line names.
+/* files.c - the files that the command line names: read whole, and where results go.
  * SPDX-License-Identifier: MIT */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TARGETS = 4 };
@@ -40,6 +41,28 @@ static int join(const char *before, const char *between, const char *name, char 
 int files_inside(const char *outer, const char *name, char *path)
 {
     return folder(outer) && join(outer, "/", name, path);
+}
+
+char *files_load(FILE *f, size_t most, size_t *bytes)
+{
+    size_t length = 0, capacity = 4096;
+    char *text = malloc(capacity);
+    while (text) {
+        length += fread(text + length, 1, capacity - length - 1, f);
+        text[length] = '\0';
+        if (length + 1 < capacity || length > most)
+            break;
+        capacity *= 2;
+        char *const grown = realloc(text, capacity);
+        if (!grown)
+            free(text);
+        text = grown;
+    }
+    *bytes = length;
+    if (!text || (!ferror(f) && length <= most))
+        return text;
+    free(text);
+    return NULL;
 }
 
 /* All that the command line asks for; how many, -1 = a sentence was printed. */

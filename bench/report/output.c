@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 static int cannot_write(const char *path, const char *why)
 {
@@ -135,4 +136,13 @@ int output_same(const char *a, const char *b)
     fclose(out.file);
     remove(out.part);
     return same;
+}
+
+const char *output_date(char to[OUTPUT_DATE])
+{
+    const time_t now = time(NULL);
+    const struct tm *const utc = gmtime(&now);
+    if (!utc || !strftime(to, OUTPUT_DATE, "%Y-%m-%dT%H:%M:%SZ", utc))
+        strcpy(to, "unknown");
+    return to;
 }

@@ -61,14 +61,6 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max)
     return count;
 }
 
-static int seen_before(const bench_result *results, int i)
-{
-    for (int j = 0; j < i; j++)
-        if (report_same_case(&results[j], &results[i]))
-            return 1;
-    return 0;
-}
-
 /* 0 = no two paths were timed. */
 static int say_best(const bench_result *results, int n, const bench_result *r)
 {
@@ -95,9 +87,8 @@ int ranking_report(const bench_result *results, int n)
         return 0;
     report_heading("fastest path of each case, times as fast as the next one and as the slowest");
     for (int i = 0; i < n; i++) {
-        if (seen_before(results, i))
-            continue;
-        cases += say_best(results, n, &results[i]);
+        if (report_is_first(results, i, report_same_case))
+            cases += say_best(results, n, &results[i]);
     }
     report_heading("ranking by time of the fastest / own time, geometric mean over a path's cases");
     for (int i = 0; i < count; i++)

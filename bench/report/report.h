@@ -67,8 +67,9 @@ int report_noisy(const bench_result *r);
 int report_same_case(const bench_result *a, const bench_result *b);
 int report_same_scenario(const bench_result *a, const bench_result *b);
 
-/* Whether row i is the first one of its scenario, skipped rows among them. */
-int report_begins_scenario(const bench_result *results, int i);
+/* Whether no row before row i is like it: like(row i, an earlier one). */
+int report_is_first(const bench_result *results, int i,
+                    int (*like)(const bench_result *a, const bench_result *b));
 
 /* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
 void report_summary(const bench_result *results, int n, int told);
@@ -110,6 +111,10 @@ enum { FILES_MAX_PATH = 4000 };
 /* folder/name to path[FILES_MAX_PATH]; the folder is there now. These return 0 when it cannot be,
  * and a sentence was printed to stderr. */
 int files_inside(const char *folder, const char *name, char *path);
+
+/* What is left of a file, ended by a zero byte, to be freed; NULL = it cannot be read, is larger than
+ * `most` bytes, or memory is short. */
+char *files_load(FILE *f, size_t most, size_t *bytes);
 
 /* Whether --json, --csv and --output-dir can be written, each to a file of its own. */
 int files_possible(const bench_options *o);
@@ -159,6 +164,10 @@ int output_close(output *out);
 /* 1 = the path can be written: tried without a change to a file that is there. */
 int output_possible(const char *path);
 
+/* The time now, UTC as ISO 8601 has it, or "unknown"; returns to. */
+enum { OUTPUT_DATE = 32 };
+const char *output_date(char to[OUTPUT_DATE]);
+
 /* Whether two paths that are possible name one file. */
 int output_same(const char *a, const char *b);
 
@@ -205,26 +214,10 @@ int ranking_of(const bench_result *results, int n, bench_rank *out, int max);
 /* Prints both where more than two paths were timed; 0 = nothing. */
 int ranking_report(const bench_result *results, int n);
 
-/* ---- relative.c: the summary of cases that were timed in turn with another on the same
- * tensors. */
+/* ---- summaries.c: rows against the first of their group, rows of ranks, of preset cache. */
 
-/* Speed-up and efficiency of several threads; prints nothing where there are none. */
-void relative_threads(const bench_result *results, int n);
-
-/* Time of each mask over that of none, and the share of pairs that it shows; prints nothing where
- * there is none. */
-void relative_masks(const bench_result *results, int n);
-
-/* Time of each number of products and threads over that of five products on one thread, and what
- * memory it takes; prints nothing where there is none. */
-void relative_products(const bench_result *results, int n);
-
-/* Time of dilated attention and of masks of cells over that of a dense call, and what memory they
- * take; prints nothing where there is none. */
-void relative_patterns(const bench_result *results, int n);
-
-/* Ranks against one: speed-up, efficiency, what is moved, balance. */
-void relative_ranks(const bench_result *results, int n);
+/* Prints the tables that have rows. */
+void report_groups(const bench_result *results, int n);
 
 /* ---- scaling.c: how time and memory grow with the length: exponents of scenarios that differ
  * in it. */
@@ -296,8 +289,7 @@ int verdicts_expectation(const bench_result *results, int n, int i, bench_expect
 /* Prints both; 0 = nothing, as no row has its counterpart. */
 int verdicts_report(const bench_result *results, int n);
 
-/* ---- caches.c: the summary of preset cache: storage types, where keys lie, sharing,
- * appending. */
+/* ---- caches.c: decoding of preset cache: what it costs where the keys lie. */
 
 /* What pages of one size, or a ring, cost in decoding over a contiguous cache. */
 typedef struct caches_cost {

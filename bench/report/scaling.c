@@ -22,18 +22,10 @@ static int alike(const bench_result *a, const bench_result *b)
            a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v && a->threads == b->threads;
 }
 
+/* Whether b was timed, in the scenario and by the path of a. */
 static int in_scenario(const bench_result *a, const bench_result *b)
 {
     return !b->skipped[0] && report_same_scenario(a, b) && same(a->path, b->path);
-}
-
-/* Whether an earlier row began the scenario by this path. */
-static int begun(const bench_result *results, int i)
-{
-    for (int k = 0; k < i; k++)
-        if (in_scenario(&results[i], &results[k]))
-            return 1;
-    return 0;
 }
 
 typedef struct curve {
@@ -75,7 +67,7 @@ int scaling_of(const bench_result *results, int n, bench_scaling *out, int max)
     curve c;
     for (int i = 0; i < n && count < max; i++) {
         const bench_result *const r = &results[i];
-        if (r->skipped[0] || begun(results, i) || !collect(r, n - i, &c))
+        if (r->skipped[0] || !report_is_first(results, i, in_scenario) || !collect(r, n - i, &c))
             continue;
         const bench_scaling s = { r->preset,
                                   r->scenario,

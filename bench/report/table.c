@@ -120,19 +120,16 @@ void report_row(const bench_result *r)
 
 /* ---- below the table: paths that are not here, what the columns mean */
 
-static int named_before(const bench_result *results, int i)
+static int absent_too(const bench_result *r, const bench_result *before)
 {
-    for (int k = 0; k < i; k++)
-        if (results[k].absent && !strcmp(results[k].path, results[i].path))
-            return 1;
-    return 0;
+    return before->absent && !strcmp(before->path, r->path);
 }
 
 static void say_absent(const bench_result *results, int n)
 {
     report_colour(YELLOW);
     for (int i = 0; i < n; i++)
-        if (results[i].absent && !named_before(results, i))
+        if (results[i].absent && report_is_first(results, i, absent_too))
             say("%s, all cases: skipped: %s\n", results[i].path, results[i].skipped);
     report_colour(PLAIN);
 }

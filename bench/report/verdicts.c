@@ -24,34 +24,27 @@ static int alike(const bench_result *a, const bench_result *b)
     return a->threads == b->threads && !strcmp(a->kernels, b->kernels) && report_same_case(a, b);
 }
 
-static const bench_result *tiled_on_cpu(const bench_result *all, int n, const bench_result *naive)
-{
-    if (naive->place || !is_naive(naive) || !strcmp(naive->kernels, "scalar"))
-        return NULL;
-    for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && !all[i].place && !strcmp(all[i].impl, "tiled") &&
-            alike(&all[i], naive))
-            return &all[i];
-    return NULL;
-}
-
-/* The first of a place, tiled. */
+/* The first tiled row of a place; on the CPU the same but for the path. */
 static const bench_result *tiled_at(const bench_result *all, int n, const bench_result *like,
                                     int place)
 {
     for (int i = 0; i < n; i++)
-        if (!all[i].skipped[0] && all[i].place == place && !is_naive(&all[i]) &&
-            report_same_case(&all[i], like))
+        if (!all[i].skipped[0] && all[i].place == place && !strcmp(all[i].impl, "tiled") &&
+            (place ? report_same_case(&all[i], like) : alike(&all[i], like)))
             return &all[i];
     return NULL;
+}
+
+static const bench_result *tiled_on_cpu(const bench_result *all, int n, const bench_result *naive)
+{
+    const int counts = !naive->place && is_naive(naive) && strcmp(naive->kernels, "scalar");
+    return counts ? tiled_at(all, n, naive, PATH_CPU) : NULL;
 }
 
 static const bench_result *tiled_on_device(const bench_result *all, int n,
                                            const bench_result *naive)
 {
-    if (!naive->place || !is_naive(naive))
-        return NULL;
-    return tiled_at(all, n, naive, PATH_HOST_ARRAYS);
+    return naive->place && is_naive(naive) ? tiled_at(all, n, naive, PATH_HOST_ARRAYS) : NULL;
 }
 
 /* Whether no other path of the CPU, with whatever threads, was faster. */
@@ -212,7 +205,7 @@ int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_ver
 {
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i))
+        if (!report_is_first(results, i, report_same_scenario))
             continue;
         out[count] = verdict_of(kind, results, n, &results[i]);
         if (out[count].cases)

@@ -25,91 +25,81 @@ double report_mean(double log_sum, int n)
     return n ? exp(log_sum / n) : 0;
 }
 
-int report_begins_scenario(const bench_result *results, int i)
+int report_is_first(const bench_result *results, int i,
+                    int (*like)(const bench_result *a, const bench_result *b))
 {
     for (int j = i - 1; j >= 0; j--) /* backwards: most neighbours are of one scenario */
-        if (report_same_scenario(&results[j], &results[i]))
+        if (like(&results[i], &results[j]))
             return 0;
     return 1;
 }
 
 /* ---- one scenario */
 
-/* What sums up over the cases of a scenario that two paths have in common. */
-typedef struct duel {
-    int cases, won;
-    double log_speed, log_space;
-} duel;
-
+/* Its rows, from the first to the last one, others among them, and its paths. */
 typedef struct scenario {
-    const bench_result *rows; /* from its first row to its last one, others among them */
+    const bench_result *rows;
     int n, num_paths;
     const char *paths[PATHS_MAX];
-    duel duels[PATHS_MAX][PATHS_MAX];
 } scenario;
 
-/* Index of the row's path, as a new one if need be; -1 = the row does not count. */
-static int path_in(scenario *s, const bench_result *r)
+static int counts(const scenario *s, const bench_result *r)
+{
+    return !r->skipped[0] && report_same_scenario(r, s->rows);
+}
+
+static void add_path(scenario *s, const char *path)
 {
     int i = 0;
-    if (r->skipped[0] || !report_same_scenario(r, s->rows))
-        return -1;
-    while (i < s->num_paths && !same(s->paths[i], r->path))
+    while (i < s->num_paths && !same(s->paths[i], path))
         i++;
-    if (i == PATHS_MAX)
-        return -1;
-    if (i == s->num_paths)
-        s->paths[s->num_paths++] = r->path;
-    return i;
-}
-
-static void add_duel(duel *d, const bench_result *x, const bench_result *y)
-{
-    d->cases++;
-    d->won += x->ms_p50 < y->ms_p50;
-    d->log_speed += log(y->ms_p50 / x->ms_p50);
-    d->log_space += log((double)(y->workspace_bytes + 1) / (double)(x->workspace_bytes + 1));
-}
-
-/* Row x, of path a, against the first row of its case by each other path. */
-static void add_row(scenario *s, const bench_result *x, int a)
-{
-    int met[PATHS_MAX] = { 0 };
-    for (int i = 0; i < s->n; i++) {
-        const int b = report_same_case(x, &s->rows[i]) ? path_in(s, &s->rows[i]) : -1;
-        if (b < 0 || b == a || met[b]++)
-            continue;
-        add_duel(&s->duels[a][b], x, &s->rows[i]);
-    }
+    if (i == s->num_paths && i < PATHS_MAX)
+        s->paths[s->num_paths++] = path;
 }
 
 /* rows[0] is the first row of the scenario. */
-static void collect(scenario *s, const bench_result *rows, int n)
+static scenario scenario_of(const bench_result *rows, int n)
 {
-    memset(s, 0, sizeof *s);
-    s->rows = rows;
-    for (int i = 0; i < n; i++)
-        if (report_same_scenario(&rows[i], rows))
-            s->n = i + 1;
-    for (int i = 0; i < s->n; i++) {
-        const int a = path_in(s, &rows[i]);
-        if (a >= 0)
-            add_row(s, &rows[i], a);
+    scenario s = { .rows = rows };
+    for (int i = 0; i < n; i++) {
+        if (!report_same_scenario(&rows[i], rows))
+            continue;
+        s.n = i + 1;
+        if (!rows[i].skipped[0])
+            add_path(&s, rows[i].path);
     }
+    return s;
 }
 
-/* speedup > 1 when path a is faster than b. */
-static bench_winner judge(const scenario *s, int a, int b)
+/* The first row of x's case by a path; NULL = none was timed. */
+static const bench_result *row_by(const scenario *s, const bench_result *x, const char *path)
 {
-    const duel *const d = &s->duels[a][b];
-    const bench_winner w = { s->rows->preset,
-                             s->rows->scenario,
-                             s->paths[a],
-                             s->paths[b],
-                             d->cases,
-                             d->won,
-                             report_mean(d->log_speed, d->cases),
-                             report_mean(d->log_space, d->cases) };
+    for (int i = 0; i < s->n; i++)
+        if (!s->rows[i].skipped[0] && same(s->rows[i].path, path) &&
+            report_same_case(x, &s->rows[i]))
+            return &s->rows[i];
+    return NULL;
+}
+
+/* Path a against b over the cases that both have; speedup > 1 when a is faster. */
+static bench_winner judge(const scenario *s, const char *a, const char *b)
+{
+    bench_winner w = { s->rows->preset, s->rows->scenario, a, b, 0, 0, 0, 0 };
+    double log_speed = 0, log_space = 0;
+    for (int i = 0; i < s->n; i++) {
+        const bench_result *const x = &s->rows[i];
+        if (!counts(s, x) || !same(x->path, a))
+            continue;
+        const bench_result *const y = row_by(s, x, b);
+        if (!y)
+            continue;
+        w.cases++;
+        w.won += x->ms_p50 < y->ms_p50;
+        log_speed += log(y->ms_p50 / x->ms_p50);
+        log_space += log((double)(y->workspace_bytes + 1) / (double)(x->workspace_bytes + 1));
+    }
+    w.speedup = report_mean(log_speed, w.cases);
+    w.workspace_ratio = report_mean(log_space, w.cases);
     return w;
 }
 
@@ -121,10 +111,12 @@ static bench_winner winner_of(const scenario *s)
         bench_winner widest = { 0 };
         int beaten = 0;
         for (int b = 0; b < s->num_paths; b++) {
-            const bench_winner w = judge(s, a, b);
-            if (w.cases && w.speedup < 1)
+            const bench_winner w = judge(s, s->paths[a], s->paths[b]);
+            if (a == b || !w.cases)
+                continue;
+            if (w.speedup < 1)
                 beaten = 1;
-            if (w.cases && w.speedup > widest.speedup)
+            if (w.speedup > widest.speedup)
                 widest = w;
         }
         if (!beaten && widest.cases && widest.speedup > best.speedup)
@@ -135,12 +127,11 @@ static bench_winner winner_of(const scenario *s)
 
 int report_winners(const bench_result *results, int n, bench_winner *out, int max)
 {
-    scenario s;
     int count = 0;
     for (int i = 0; i < n && count < max; i++) {
-        if (!report_begins_scenario(results, i))
+        if (!report_is_first(results, i, report_same_scenario))
             continue;
-        collect(&s, &results[i], n - i);
+        const scenario s = scenario_of(&results[i], n - i);
         out[count] = winner_of(&s);
         if (out[count].cases)
             count++;
@@ -207,12 +198,7 @@ void report_summary(const bench_result *results, int n, int told)
         timed += !results[i].skipped[0];
     if (!told)
         say_winners(results, n);
-    relative_threads(results, n);
-    relative_masks(results, n);
-    relative_products(results, n);
-    relative_patterns(results, n);
-    relative_ranks(results, n);
-    caches_report(results, n);
+    report_groups(results, n);
     scaling_report(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);

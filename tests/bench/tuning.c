@@ -8,6 +8,7 @@
 #include "../../attn.h"
 #include "../../bench/cases/cases.h"
 #include "../../bench/commands/commands.h"
+#include "../../bench/report/report.h"
 #include "../tuned_bits.h"
 #include "selfcheck.h"
 
@@ -84,8 +85,10 @@ static void check_tuning(void)
     for (int i = 0; i < 3000; i++)
         fputs("# long\n", f);
     rewind(f);
-    char *const back = tuning_load(f);
-    expect(back && strlen(back) == 21000, "a long file is read whole", back ? 1 : 0);
+    size_t bytes;
+    char *const back = files_load(f, TUNING_MAX_FILE, &bytes);
+    expect(back && strlen(back) == 21000 && bytes == 21000, "a long file is read whole",
+           back ? 1 : 0);
     free(back);
     fclose(f);
 }
