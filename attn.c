@@ -2824,10 +2824,14 @@ typedef struct key_place {
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
- * at->in_sequence. */
-static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+/* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
+ * at->table_entry. */
+static void enter_run(const attn_rows *rows, key_place *at, int64_t slot)
 {
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (!rows->page_size)
+        return;
     at->entry = rows->table[at->table_entry];
     at->row = slot;
     at->left = min64(at->left, rows->page_size - slot);
@@ -2836,19 +2840,15 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at;
-    at.in_sequence = s->kv_row + j;
+    key_place at = { .in_sequence = s->kv_row + j, .entry = s->b };
+    int64_t page = 0;
     if (rows->ring && at.in_sequence >= rows->ring)
         at.in_sequence -= rows->ring;
-    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
-    at.table_entry = 0;
-    at.entry = s->b;
-    at.row = at.in_sequence;
     if (rows->page_size) {
-        const int64_t page = at.row / rows->page_size;
+        page = at.in_sequence / rows->page_size;
         at.table_entry = s->b * rows->table_stride + page;
-        enter_page(rows, &at, at.row - page * rows->page_size);
     }
+    enter_run(rows, &at, at.in_sequence - page * rows->page_size);
     return at;
 }
 
@@ -2862,10 +2862,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->in_sequence = 0;
         at->table_entry = s->b * rows->table_stride;
     }
-    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
-    at->row = at->in_sequence;
-    if (rows->page_size)
-        enter_page(rows, at, 0);
+    enter_run(rows, at, 0);
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */
@@ -6965,9 +6962,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
     const uint64_t upper = whole % by << 32 | x.part >> 32;
     const uint64_t lower = upper % by << 32 | (x.part & 0xffffffffu);
-    rope_fixed y;
-    y.whole = (int64_t)(whole / by);
-    y.part = upper / by << 32 | lower / by;
+    const rope_fixed y = { (int64_t)(whole / by), upper / by << 32 | lower / by };
     return y;
 }
 
@@ -6976,9 +6971,8 @@ static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
     const uint64_t upper = (x.part >> 32) * by + (lower >> 32);
-    rope_fixed y;
-    y.whole = (int64_t)((uint64_t)x.whole * by + (upper >> 32));
-    y.part = upper << 32 | (lower & 0xffffffffu);
+    const rope_fixed y = { (int64_t)((uint64_t)x.whole * by + (upper >> 32)),
+                           upper << 32 | (lower & 0xffffffffu) };
     return y;
 }
 
@@ -7205,13 +7199,10 @@ static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 /* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
-    int scale;
+    int scale; /* As turns are from 1e-6 to 1e6, it is from -43 to -4. */
     const uint64_t v = mantissa(turns, &scale);
-    rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
-    x.part = v << (64 + scale);
-    x = fixed_over(x, length);
-    return x.whole ? UINT64_MAX : x.part;
+    const rope_fixed x = { (int64_t)(v >> -scale), v << (64 + scale) }, y = fixed_over(x, length);
+    return y.whole ? UINT64_MAX : y.part;
 }
 
 static void set_llama3(rope_ladder *l, const attn_rope *r)
@@ -7234,13 +7225,13 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
 
 static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 {
-    rope_ladder l;
-    memset(&l, 0, sizeof l);
-    l.scaling = r->scaling;
-    l.factor = or_default(r->factor, 1.0f);
-    l.attention = or_default(r->attention_factor, 1.0f);
-    l.freq_factors = r->freq_factors;
-    l.step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim);
+    rope_ladder l = {
+        .step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim),
+        .scaling = r->scaling,
+        .factor = or_default(r->factor, 1.0f),
+        .attention = or_default(r->attention_factor, 1.0f),
+        .freq_factors = r->freq_factors,
+    };
     if (l.scaling == ATTN_ROPE_NTK && dim > 2)
         l.step = fixed_plus(l.step, fixed_over(fixed_times(log2_of_float(l.factor), 2), dim - 2));
     if (l.scaling == ATTN_ROPE_YARN)
@@ -7385,17 +7376,14 @@ typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const floa
 ROPE_TURN(turn_plainly, , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
 ROPE_TURN(turn_fused, FMA_TARGET, 1)
+#else
+#define turn_fused turn_plainly
+#endif
 
 static rope_turn_fn best_turn(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? turn_fused : turn_plainly;
 }
-#else
-static rope_turn_fn best_turn(void)
-{
-    return turn_plainly;
-}
-#endif
 
 /* src/rope/rows.c - the rows that are turned, a block of pairs at a time.
  *
@@ -7423,12 +7411,10 @@ typedef struct rope_source {
 
 static rope_source source_of(const attn_rope *r, int64_t dim)
 {
-    rope_source from;
-    memset(&from, 0, sizeof from);
-    from.pairs = dim / 2;
-    from.cos = r->cos;
-    from.sin = r->sin;
-    from.table_stride = stride_or(r->table_stride, from.pairs);
+    rope_source from = { .pairs = dim / 2,
+                         .cos = r->cos,
+                         .sin = r->sin,
+                         .table_stride = stride_or(r->table_stride, dim / 2) };
     if (!r->cos)
         from.angles = ladder_of(r, dim);
     return from;
@@ -7472,39 +7458,20 @@ typedef struct rope_job {
     rope_turn_fn turn;
 } rope_job;
 
-static void widen(const rope_job *j, float *to, const char *from, int64_t n)
-{
-    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
-}
-
-static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
-{
-    const int dtype = j->rows.y.dtype;
-    int64_t k;
-    for (k = 0; dtype == ATTN_F32 && k < n; k++)
-        ((float *)(void *)to)[k] = finished(from[k]);
-    if (dtype != ATTN_F32)
-        store_run(j->kernels, dtype, to, 0, from, n);
-}
-
 /* turn_through turns one head's row of a block through f32, and reads both halves before it writes
  * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
-    const int64_t half = j->dim / 2, pair = k->first;
+    const int interleaved = j->rope->interleaved != 0, runs = interleaved ? 1 : 2;
+    const int64_t first = interleaved ? 2 * k->first : k->first;
+    const int64_t n = interleaved ? 2 * k->n : k->n, half = j->dim / 2;
     float z[2 * ROPE_BLOCK];
-    if (j->rope->interleaved) {
-        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
-        j->turn(z, z, 1, k->c, k->s, k->n);
-        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
-    } else {
-        widen(j, z, x + (size_t)pair * x_bytes, k->n);
-        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
-        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
-        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
-        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
-    }
+    int r;
+    for (r = 0; r < runs; r++)
+        load_run(j->kernels, j->rows.x.dtype, z + r * ROPE_BLOCK, x, first + r * half, n);
+    j->turn(z, z, interleaved ? 1 : ROPE_BLOCK, k->c, k->s, k->n);
+    for (r = 0; r < runs; r++)
+        store_run(j->kernels, j->rows.y.dtype, y, first + r * half, z + r * ROPE_BLOCK, n);
 }
 
 static void turn_head(const rope_job *j, const rope_block *k, char *y, const char *x)
@@ -7521,19 +7488,21 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
 /* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    const int x_type = j->rows.x.dtype, y_type = j->rows.y.dtype;
+    const size_t turned = (size_t)j->dim * bytes_of(x_type);
     float z[2 * ROPE_BLOCK];
-    int64_t at = j->dim, n;
-    if (j->rows.x.dtype == j->rows.y.dtype) {
+    int64_t at = j->dim, n, i;
+    if (x_type == y_type) {
         if (x != y)
-            memcpy(y + (size_t)at * y_bytes, x + (size_t)at * x_bytes,
-                   (size_t)(j->rows.head_dim - at) * x_bytes);
+            memcpy(y + turned, x + turned, (size_t)j->rows.head_dim * bytes_of(x_type) - turned);
         return;
     }
     for (; at < j->rows.head_dim; at += n) {
         n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
-        widen(j, z, x + (size_t)at * x_bytes, n);
-        narrow(j, y + (size_t)at * y_bytes, z, n);
+        load_run(j->kernels, x_type, z, x, at, n);
+        for (i = 0; i < n; i++)
+            z[i] = finished(z[i]);
+        store_run(j->kernels, y_type, y, at, z, n);
     }
 }
 
@@ -7835,9 +7804,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Public functions
- * --------------------------------------------------------------------------------------------- */
+/* ---- public functions */
 
 /* apply_rope takes rows with their strides resolved. */
 static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
@@ -7972,47 +7939,32 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
-#define BYTES_TO(x, at, head)                                                                      \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
+#define BYTES_TO(x, at, head, i)                                                                   \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
- * type it keeps every bit, NaN and -0 included. */
-static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
-                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
-{
-    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
-    int64_t i;
-    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
-        memcpy(to, from, bytes * (size_t)count);
-        return;
-    }
-    for (i = 0; i < count; i++, to += to_step, from += from_step) {
-        if (to_dtype == from_dtype)
-            memcpy(to, from, bytes);
-        else
-            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
-    }
-}
-
-/* copy_heads copies all heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
-    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
-    int64_t h;
+    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
+    int64_t h, i;
     for (h = 0; h < heads; h++)
-        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
-                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
-                     count, dim);
+        for (i = 0; i < rows; i++) {
+            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
+            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
+            if (to->dtype == from->dtype)
+                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+            else
+                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+        }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Shape
- * --------------------------------------------------------------------------------------------- */
+/* ---- shape */
 
 #define AT(member) offsetof(attn_cache, member)
 
@@ -8719,9 +8671,9 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                      const cache_run *run)
 {
     attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
-    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0, 0);
     rows.y = layer_of(c, CACHE_K, layer);
-    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0, 0);
     apply_rope(s->rope, &rows);
 }
 
@@ -8923,9 +8875,7 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
     return done(ATTN_OK, &why);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Views and reading
- * --------------------------------------------------------------------------------------------- */
+/* ---- views and reading */
 
 /* chosen_of makes a cache of `batch` sequences without its arrays, in which each sequence of a cache
  * that is not paged is a page of its own. */

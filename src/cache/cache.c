@@ -97,9 +97,7 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
     return done(ATTN_OK, &why);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Views and reading
- * --------------------------------------------------------------------------------------------- */
+/* ---- views and reading */
 
 /* chosen_of makes a cache of `batch` sequences without its arrays, in which each sequence of a cache
  * that is not paged is a page of its own. */

@@ -58,47 +58,32 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
-#define BYTES_TO(x, at, head)                                                                      \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
+#define BYTES_TO(x, at, head, i)                                                                   \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
- * type it keeps every bit, NaN and -0 included. */
-static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
-                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
-{
-    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
-    int64_t i;
-    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
-        memcpy(to, from, bytes * (size_t)count);
-        return;
-    }
-    for (i = 0; i < count; i++, to += to_step, from += from_step) {
-        if (to_dtype == from_dtype)
-            memcpy(to, from, bytes);
-        else
-            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
-    }
-}
-
-/* copy_heads copies all heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
-    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
-    int64_t h;
+    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
+    int64_t h, i;
     for (h = 0; h < heads; h++)
-        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
-                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
-                     count, dim);
+        for (i = 0; i < rows; i++) {
+            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
+            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
+            if (to->dtype == from->dtype)
+                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+            else
+                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+        }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Shape
- * --------------------------------------------------------------------------------------------- */
+/* ---- shape */
 
 #define AT(member) offsetof(attn_cache, member)
 

@@ -253,9 +253,7 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Public functions
- * --------------------------------------------------------------------------------------------- */
+/* ---- public functions */
 
 /* apply_rope takes rows with their strides resolved. */
 static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
