@@ -748,47 +748,10 @@ static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
- * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
- * batch axis has no stride. */
-static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                                   int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++)
-        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
-
 static inline attn_tensor as_tensor(const attn_output *o)
 {
     const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
     return t;
-}
-
-/* storage_bytes holds the bytes of one element, by attn_dtype. */
-static const unsigned char storage_bytes[] = { 4, 2, 2 };
-
-#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
-
-static inline size_t bytes_of(int dtype)
-{
-    return storage_bytes[dtype];
 }
 
 /* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
@@ -848,6 +811,7 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
+    size_t bytes; /* bytes counts those of one number. */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
     float (*load)(const void *data, int64_t at);
@@ -858,10 +822,17 @@ typedef struct storage {
 
 /* The table is in the order of attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { 1, load_f32, store_f32, NULL, NULL },
-    { 1, load_f16, store_f16, read_f16, write_f16 },
-    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+    { 4, 1, load_f32, store_f32, NULL, NULL },
+    { 2, 1, load_f16, store_f16, read_f16, write_f16 },
+    { 2, 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
+
+#define LAST_DTYPE (COUNT_OF(storages) - 1)
+
+static inline size_t bytes_of(int dtype)
+{
+    return storages[dtype].bytes;
+}
 
 /* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
@@ -1030,6 +1001,31 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
+/* put_values writes a sentence in which each # stands for the next of `values`. */
+static inline void put_values(text *t, const char *sentence, const int64_t *values)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *values++);
+        else
+            put_word(t, sentence, 1);
+}
+
+static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
+                                     const int64_t *values)
+{
+    put_values(why, sentence, values);
+    return status;
+}
+
+/* done says "ok" where nothing was wrong. */
+static inline attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
 /* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
@@ -1114,16 +1110,6 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
-}
-
-static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
-{
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
-    return status;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
@@ -2838,10 +2824,14 @@ typedef struct key_place {
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
- * at->in_sequence. */
-static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+/* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
+ * at->table_entry. */
+static void enter_run(const attn_rows *rows, key_place *at, int64_t slot)
 {
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (!rows->page_size)
+        return;
     at->entry = rows->table[at->table_entry];
     at->row = slot;
     at->left = min64(at->left, rows->page_size - slot);
@@ -2850,19 +2840,15 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at;
-    at.in_sequence = s->kv_row + j;
+    key_place at = { .in_sequence = s->kv_row + j, .entry = s->b };
+    int64_t page = 0;
     if (rows->ring && at.in_sequence >= rows->ring)
         at.in_sequence -= rows->ring;
-    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
-    at.table_entry = 0;
-    at.entry = s->b;
-    at.row = at.in_sequence;
     if (rows->page_size) {
-        const int64_t page = at.row / rows->page_size;
+        page = at.in_sequence / rows->page_size;
         at.table_entry = s->b * rows->table_stride + page;
-        enter_page(rows, &at, at.row - page * rows->page_size);
     }
+    enter_run(rows, &at, at.in_sequence - page * rows->page_size);
     return at;
 }
 
@@ -2876,10 +2862,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->in_sequence = 0;
         at->table_entry = s->b * rows->table_stride;
     }
-    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
-    at->row = at->in_sequence;
-    if (rows->page_size)
-        enter_page(rows, at, 0);
+    enter_run(rows, at, 0);
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */
@@ -6979,9 +6962,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
     const uint64_t upper = whole % by << 32 | x.part >> 32;
     const uint64_t lower = upper % by << 32 | (x.part & 0xffffffffu);
-    rope_fixed y;
-    y.whole = (int64_t)(whole / by);
-    y.part = upper / by << 32 | lower / by;
+    const rope_fixed y = { (int64_t)(whole / by), upper / by << 32 | lower / by };
     return y;
 }
 
@@ -6990,9 +6971,8 @@ static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
     const uint64_t upper = (x.part >> 32) * by + (lower >> 32);
-    rope_fixed y;
-    y.whole = (int64_t)((uint64_t)x.whole * by + (upper >> 32));
-    y.part = upper << 32 | (lower & 0xffffffffu);
+    const rope_fixed y = { (int64_t)((uint64_t)x.whole * by + (upper >> 32)),
+                           upper << 32 | (lower & 0xffffffffu) };
     return y;
 }
 
@@ -7219,13 +7199,10 @@ static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 /* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
-    int scale;
+    int scale; /* As turns are from 1e-6 to 1e6, it is from -43 to -4. */
     const uint64_t v = mantissa(turns, &scale);
-    rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
-    x.part = v << (64 + scale);
-    x = fixed_over(x, length);
-    return x.whole ? UINT64_MAX : x.part;
+    const rope_fixed x = { (int64_t)(v >> -scale), v << (64 + scale) }, y = fixed_over(x, length);
+    return y.whole ? UINT64_MAX : y.part;
 }
 
 static void set_llama3(rope_ladder *l, const attn_rope *r)
@@ -7248,13 +7225,13 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
 
 static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 {
-    rope_ladder l;
-    memset(&l, 0, sizeof l);
-    l.scaling = r->scaling;
-    l.factor = or_default(r->factor, 1.0f);
-    l.attention = or_default(r->attention_factor, 1.0f);
-    l.freq_factors = r->freq_factors;
-    l.step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim);
+    rope_ladder l = {
+        .step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim),
+        .scaling = r->scaling,
+        .factor = or_default(r->factor, 1.0f),
+        .attention = or_default(r->attention_factor, 1.0f),
+        .freq_factors = r->freq_factors,
+    };
     if (l.scaling == ATTN_ROPE_NTK && dim > 2)
         l.step = fixed_plus(l.step, fixed_over(fixed_times(log2_of_float(l.factor), 2), dim - 2));
     if (l.scaling == ATTN_ROPE_YARN)
@@ -7399,17 +7376,14 @@ typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const floa
 ROPE_TURN(turn_plainly, , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
 ROPE_TURN(turn_fused, FMA_TARGET, 1)
+#else
+#define turn_fused turn_plainly
+#endif
 
 static rope_turn_fn best_turn(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? turn_fused : turn_plainly;
 }
-#else
-static rope_turn_fn best_turn(void)
-{
-    return turn_plainly;
-}
-#endif
 
 /* src/rope/rows.c - the rows that are turned, a block of pairs at a time.
  *
@@ -7437,12 +7411,10 @@ typedef struct rope_source {
 
 static rope_source source_of(const attn_rope *r, int64_t dim)
 {
-    rope_source from;
-    memset(&from, 0, sizeof from);
-    from.pairs = dim / 2;
-    from.cos = r->cos;
-    from.sin = r->sin;
-    from.table_stride = stride_or(r->table_stride, from.pairs);
+    rope_source from = { .pairs = dim / 2,
+                         .cos = r->cos,
+                         .sin = r->sin,
+                         .table_stride = stride_or(r->table_stride, dim / 2) };
     if (!r->cos)
         from.angles = ladder_of(r, dim);
     return from;
@@ -7486,39 +7458,20 @@ typedef struct rope_job {
     rope_turn_fn turn;
 } rope_job;
 
-static void widen(const rope_job *j, float *to, const char *from, int64_t n)
-{
-    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
-}
-
-static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
-{
-    const int dtype = j->rows.y.dtype;
-    int64_t k;
-    for (k = 0; dtype == ATTN_F32 && k < n; k++)
-        ((float *)(void *)to)[k] = finished(from[k]);
-    if (dtype != ATTN_F32)
-        store_run(j->kernels, dtype, to, 0, from, n);
-}
-
 /* turn_through turns one head's row of a block through f32, and reads both halves before it writes
  * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
-    const int64_t half = j->dim / 2, pair = k->first;
+    const int interleaved = j->rope->interleaved != 0, runs = interleaved ? 1 : 2;
+    const int64_t first = interleaved ? 2 * k->first : k->first;
+    const int64_t n = interleaved ? 2 * k->n : k->n, half = j->dim / 2;
     float z[2 * ROPE_BLOCK];
-    if (j->rope->interleaved) {
-        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
-        j->turn(z, z, 1, k->c, k->s, k->n);
-        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
-    } else {
-        widen(j, z, x + (size_t)pair * x_bytes, k->n);
-        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
-        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
-        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
-        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
-    }
+    int r;
+    for (r = 0; r < runs; r++)
+        load_run(j->kernels, j->rows.x.dtype, z + r * ROPE_BLOCK, x, first + r * half, n);
+    j->turn(z, z, interleaved ? 1 : ROPE_BLOCK, k->c, k->s, k->n);
+    for (r = 0; r < runs; r++)
+        store_run(j->kernels, j->rows.y.dtype, y, first + r * half, z + r * ROPE_BLOCK, n);
 }
 
 static void turn_head(const rope_job *j, const rope_block *k, char *y, const char *x)
@@ -7535,19 +7488,21 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
 /* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    const int x_type = j->rows.x.dtype, y_type = j->rows.y.dtype;
+    const size_t turned = (size_t)j->dim * bytes_of(x_type);
     float z[2 * ROPE_BLOCK];
-    int64_t at = j->dim, n;
-    if (j->rows.x.dtype == j->rows.y.dtype) {
+    int64_t at = j->dim, n, i;
+    if (x_type == y_type) {
         if (x != y)
-            memcpy(y + (size_t)at * y_bytes, x + (size_t)at * x_bytes,
-                   (size_t)(j->rows.head_dim - at) * x_bytes);
+            memcpy(y + turned, x + turned, (size_t)j->rows.head_dim * bytes_of(x_type) - turned);
         return;
     }
     for (; at < j->rows.head_dim; at += n) {
         n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
-        widen(j, z, x + (size_t)at * x_bytes, n);
-        narrow(j, y + (size_t)at * y_bytes, z, n);
+        load_run(j->kernels, x_type, z, x, at, n);
+        for (i = 0; i < n; i++)
+            z[i] = finished(z[i]);
+        store_run(j->kernels, y_type, y, at, z, n);
     }
 }
 
@@ -7605,19 +7560,20 @@ static void run_rows(const rope_job *j)
 #define ROPE_MOST_DIM ((int64_t)1 << 24)
 #define ROPE_MOST_POSITION ((int64_t)1 << 31)
 
+static int64_t rope_dim(const attn_rope *r, int64_t head_dim)
+{
+    return r->dim ? r->dim : head_dim;
+}
+
 static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *why)
 {
-    const int64_t dim = r->dim ? r->dim : head_dim;
+    const int64_t dim = rope_dim(r, head_dim), values[] = { r->dim, head_dim };
     if (head_dim < 1)
         return bad_field(why, ATTN_ERR_ARG, "head_dim", head_dim, " must be at least 1");
     if (r->dim < 0)
         return bad_field(why, ATTN_ERR_ARG, "dim", r->dim, " must be 0 (head_dim) or more");
-    if (r->dim > head_dim) {
-        put_field(why, "dim", r->dim);
-        put(why, " must be at most ");
-        put_field(why, "head_dim", head_dim);
-        return ATTN_ERR_ARG;
-    }
+    if (r->dim > head_dim)
+        return bad_values(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
     if (dim % 2 != 0)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be even, or an even dim given: elements turn in pairs");
@@ -7762,83 +7718,63 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     status = check_rope_dim(r, head_dim, why);
     if (status)
         return status;
-    head_dim = r->dim ? r->dim : head_dim;
-    if (r->cos || r->sin)
-        return check_rope_table(r, head_dim / 2, why);
-    return check_rope_computed(r, head_dim / 2, why);
+    return r->cos || r->sin ? check_rope_table(r, rope_dim(r, head_dim) / 2, why)
+                            : check_rope_computed(r, rope_dim(r, head_dim) / 2, why);
 }
 
-/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
- * before a complaint. */
-static attn_status check_rope_side(const char *name, int dtype, const void *data,
-                                   const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
-{
-    put(&why, name);
-    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
-        return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
-    if (!data && r->batch && r->num_heads && r->seq_len)
-        return bad(&why, ATTN_ERR_ARG, ".data is NULL");
-    return check_extent("", (int64_t)bytes_of(dtype), r->batch, r->num_heads, r->seq_len,
-                        r->head_dim, stride, &why);
-}
+#define AT(member) offsetof(attn_rope_rows, member)
 
-static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
+static const call_field rope_fields[] = {
+    { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
+      .stride = { AT(positions_stride) } },
+    { GRID(first, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_NONE, AXIS_NONE) },
+};
+#undef AT
+
+static attn_status check_rope_pointers(const attn_rope_rows *r, text *why)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = { { "batch", r->batch }, { "num_heads", r->num_heads }, { "seq_len", r->seq_len } };
-    int n;
-    for (n = 0; n < COUNT_OF(sizes); n++)
-        if (sizes[n].value < 0)
-            return bad_field(why, ATTN_ERR_ARG, sizes[n].name, sizes[n].value,
-                             " must be at least 0");
+    if ((!r->x.data || !r->y.data) && r->batch && r->num_heads && r->seq_len)
+        return bad(why, ATTN_ERR_ARG, r->x.data ? "y.data is NULL" : "x.data is NULL");
+    if (r->positions && r->first)
+        return bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
     return ATTN_OK;
 }
 
-/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
- * *given. */
-static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
+/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
+static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
 {
-    const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
-    const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
-    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
-    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
-    if (!status)
-        status = check_output_strides("y", given, why);
-    if (!status)
-        status = check_rope_side("y", r->y.dtype, r->y.data, r, y, *why);
-    if (!status && r->positions && r->first)
-        status = bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
-    if (!status && r->positions)
-        status =
-            check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions, why);
-    if (!status && r->first)
-        status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
-    return status;
-}
-
-/* bad_position says "batch b, row i: position (p) rest". */
-static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
-{
-    put(why, "batch ");
-    put_int(why, b);
-    put(why, ", row ");
-    put_int(why, i);
-    put(why, ": ");
-    return bad_field(why, ATTN_ERR_ARG, "position", position, rest);
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = r->batch,
+                                     [AXIS_HEAD] = r->num_heads,
+                                     [AXIS_ROW] = r->seq_len,
+                                     [AXIS_DIM] = r->head_dim } };
+    const int n = COUNT_OF(rope_fields);
+    attn_status status = check_values(rope_fields, n, r, why);
+    status = status ? status : check_output_fields(rope_fields, n, r, why);
+    status = status ? status : check_rope_pointers(r, why);
+    return status ? status : resolve_arrays(rope_fields, n, r, &x, why);
 }
 
 static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
                                        text *why)
 {
+    const int64_t values[] = { b, i, position, r->num_positions };
     if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
-        return bad_position(why, b, i, position, " must be from -2^31 to 2^31");
+        return bad_values(why, ATTN_ERR_ARG,
+                          "batch #, row #: position (#) must be from -2^31 to 2^31", values);
     if (!r->cos || (position >= 0 && position < r->num_positions))
         return ATTN_OK;
-    bad_position(why, b, i, position, " must be at least 0 and below ");
-    put_field(why, "num_positions", r->num_positions);
-    return bad(why, ATTN_ERR_ARG, ", the rows of the table");
+    return bad_values(why, ATTN_ERR_ARG,
+                      "batch #, row #: position (#) must be at least 0 and below "
+                      "num_positions (#), the rows of the table",
+                      values);
 }
 
 /* positioned_entries counts the batch entries that may have positions of their own: one where all
@@ -7868,58 +7804,44 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Public functions
- * --------------------------------------------------------------------------------------------- */
+/* ---- public functions */
 
-static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
-                             text *why)
+/* apply_rope takes rows with their strides resolved. */
+static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
 {
+    const rope_job j = { rope, *resolved, rope_dim(rope, resolved->head_dim), attn_kernels_get(0),
+                         best_turn() };
+    if (resolved->batch && resolved->num_heads && resolved->seq_len)
+        run_rows(&j);
+}
+
+static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, text *why)
+{
+    attn_status status = check_rope(rope, rows->head_dim, why);
+    status = status ? status : resolve_rope_rows(rows, why);
+    return status ? status : check_rope_positions(rope, rows, why);
+}
+
+ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_rope_rows resolved;
     attn_status status;
     if (!rows)
-        return bad(why, ATTN_ERR_ARG, "rows is NULL");
-    status = check_rope(rope, rows->head_dim, why);
+        return bad(&why, ATTN_ERR_ARG, "rows is NULL");
+    resolved = *rows;
+    status = check_rope_call(rope, &resolved, &why);
     if (!status)
-        /* This comes before packed strides, which are products of the sizes. */
-        status = check_rope_sizes(rows, why);
-    if (status)
-        return status;
-    j->rope = rope;
-    j->rows = *rows;
-    j->dim = rope->dim ? rope->dim : rows->head_dim;
-    RESOLVE_STRIDES(j->rows.x, 0, rows->num_heads, rows->seq_len, rows->head_dim);
-    RESOLVE_STRIDES(j->rows.y, 0, rows->num_heads, rows->seq_len, rows->head_dim);
-    j->rows.positions_stride = stride_or(rows->positions_stride, rows->seq_len);
-    status = check_rope_rows(&j->rows, &rows->y, why);
-    return status ? status : check_rope_positions(rope, &j->rows, why);
-}
-
-static void put_ok(char *why, size_t why_bytes)
-{
-    text t = text_in(why, why_bytes);
-    put(&t, "ok");
-}
-
-ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
-                                     size_t why_bytes)
-{
-    text sentence = text_in(why, why_bytes);
-    rope_job j;
-    const attn_status status = check_job(&j, rope, rows, &sentence);
-    if (status)
-        return status;
-    j.kernels = attn_kernels_get(0);
-    j.turn = best_turn();
-    if (rows->batch && rows->num_heads && rows->seq_len)
-        run_rows(&j);
-    put_ok(why, why_bytes);
-    return ATTN_OK;
+        apply_rope(rope, &resolved);
+    return done(status, &why);
 }
 
 static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, int64_t first,
                                       int64_t count, const float *c, const float *s, text *why)
 {
     static const ptrdiff_t packed[4] = { 0, 0, 0, 1 };
+    const int64_t values[] = { first, count };
     const attn_status status = check_rope(rope, head_dim, why);
     if (status)
         return status;
@@ -7930,30 +7852,27 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
         return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at least 0");
     if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
-    if (count > ROPE_MOST_POSITION + 1 - first) {
-        put_field(why, "first", first);
-        put(why, " + ");
-        return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at most 2^31 + 1");
-    }
+    if (count > ROPE_MOST_POSITION + 1 - first)
+        return bad_values(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
+                          values);
     if (count && (!c || !s))
         return bad(why, ATTN_ERR_ARG, c ? "sin is NULL" : "cos is NULL");
-    return check_extent("cos", sizeof(float), 1, 1, 1,
-                        times(count, (rope->dim ? rope->dim : head_dim) / 2), packed, why);
+    return check_extent("cos", sizeof(float), 1, 1, 1, times(count, rope_dim(rope, head_dim) / 2),
+                        packed, why);
 }
 
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
-                                     int64_t count, float *cos, float *sin, char *why,
+                                     int64_t count, float *cos, float *sin, char *why_text,
                                      size_t why_bytes)
 {
-    text sentence = text_in(why, why_bytes);
-    const attn_status status =
-        check_table_wanted(rope, head_dim, first, count, cos, sin, &sentence);
+    text why = text_in(why_text, why_bytes);
+    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
     rope_source from;
     rope_block k;
     int64_t pair, i;
     if (status)
         return status;
-    from = source_of(rope, rope->dim ? rope->dim : head_dim);
+    from = source_of(rope, rope_dim(rope, head_dim));
     for (pair = 0; pair < from.pairs && count; pair += ROPE_BLOCK) {
         begin_block(&k, &from, pair);
         for (i = 0; i < count; i++) {
@@ -7962,8 +7881,7 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
             memcpy(sin + i * from.pairs + pair, k.s, (size_t)k.n * sizeof *sin);
         }
     }
-    put_ok(why, why_bytes);
-    return ATTN_OK;
+    return done(ATTN_OK, &why);
 }
 
 /* src/cache/shape.c - the shape of a cache: its rules, its memory, its storage.
@@ -7975,23 +7893,6 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
 
 enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
 
-static const char *const side_names[CACHE_SIDES] = { "k", "v" };
-
-static int64_t dim_of(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? c->head_dim : c->head_dim_v;
-}
-
-static const attn_output *storage_of(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? &c->k : &c->v;
-}
-
-static ptrdiff_t layer_stride(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
-}
-
 static int64_t cache_entries(const attn_cache *c)
 {
     return c->page_size ? c->num_pages : c->num_sequences;
@@ -8002,12 +7903,35 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
+/* A cache_side is K or V of a cache; its axes are layers, entries, heads and rows. */
+typedef struct cache_side {
+    const char *name;
+    attn_output storage;
+    int64_t count[4], dim;
+    ptrdiff_t stride[4];
+} cache_side;
+
+static cache_side side_of(const attn_cache *c, int side)
+{
+    const int is_k = side == CACHE_K;
+    const attn_output o = is_k ? c->k : c->v;
+    const cache_side s = {
+        .name = is_k ? "k" : "v",
+        .storage = o,
+        .count = { c->num_layers, cache_entries(c), c->num_heads_kv, cache_entry_rows(c) },
+        .dim = is_k ? c->head_dim : c->head_dim_v,
+        .stride = { is_k ? c->k_stride_layer : c->v_stride_layer, o.stride_batch, o.stride_head,
+                    o.stride_seq },
+    };
+    return s;
+}
+
 /* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
-    attn_output o = *storage_of(c, side);
-    o.data =
-        (char *)o.data + (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
+    const cache_side s = side_of(c, side);
+    attn_output o = s.storage;
+    o.data = (char *)o.data + (ptrdiff_t)layer * s.stride[0] * (ptrdiff_t)bytes_of(o.dtype);
     return o;
 }
 
@@ -8015,99 +7939,89 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
-#define BYTES_TO(x, at, head)                                                                      \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
+#define BYTES_TO(x, at, head, i)                                                                   \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
- * type it keeps every bit, NaN and -0 included. */
-static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
-                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
-{
-    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
-    int64_t i;
-    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
-        memcpy(to, from, bytes * (size_t)count);
-        return;
-    }
-    for (i = 0; i < count; i++, to += to_step, from += from_step) {
-        if (to_dtype == from_dtype)
-            memcpy(to, from, bytes);
-        else
-            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
-    }
-}
-
-/* copy_heads copies all heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
-    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
-    int64_t h;
+    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
+    int64_t h, i;
     for (h = 0; h < heads; h++)
-        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
-                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
-                     count, dim);
+        for (i = 0; i < rows; i++) {
+            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
+            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
+            if (to->dtype == from->dtype)
+                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+            else
+                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+        }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Shape
- * --------------------------------------------------------------------------------------------- */
+/* ---- shape */
 
-#define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
+#define AT(member) offsetof(attn_cache, member)
 
 /* Numbers of sequences, pages and rows have to fit int32_t. */
-static const size_rule cache_counts[] = {
-    { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
-    { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
-    { CACHE_RULE(head_dim_v, 0, MOST) },         { CACHE_RULE(capacity, 1, INT32_MAX) },
-    { CACHE_RULE(page_size, 0, INT32_MAX) },     { CACHE_RULE(num_pages, 0, INT32_MAX) },
-    { CACHE_RULE(window_left, 0, INT32_MAX) },
+static const call_field cache_fields[] = {
+    { VALUE(num_sequences, F_INT64, BY_ALL, 1, INT32_MAX) },
+    { VALUE(num_layers, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL, 1, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(capacity, F_INT64, BY_ALL, 1, INT32_MAX) },
+    { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_CACHE_NHD) },
+    { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
 };
 
-static const size_rule cache_enums[] = {
-    { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
-    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
+/* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
+ * first VIEW_ARRAYS. */
+static const call_field state_fields[] = {
+    { LIST(begin, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(length, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(first_row, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(table, F_I32, BY_ALL, AXIS_BATCH, AXIS_PAGE) },
+    { LIST(end, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(overwritten_below, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(uses, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
+    { LIST(free_pages, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
+    { LIST(k.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM), .dtype = AT(k.dtype) },
+    { LIST(v.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM_V), .dtype = AT(v.dtype) },
 };
+#undef AT
 
-/* check_given_strides looks at strides as given: rows of storage that is written must not share
- * elements. */
-static attn_status check_given_strides(const attn_cache *c, text *why)
-{
-    attn_status status = check_output_strides("k", &c->k, why);
-    if (!status)
-        status = check_output_strides("v", &c->v, why);
-    if (!status)
-        status = check_output_stride("k", "_stride_layer", c->k_stride_layer, why);
-    if (!status)
-        status = check_output_stride("v", "_stride_layer", c->v_stride_layer, why);
-    return status;
-}
+enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
 
 static attn_status check_fields(const attn_cache *c, text *why)
 {
-    attn_status status = check_counts(c, cache_counts, COUNT_OF(cache_counts), why);
-    if (!status)
-        status = check_enums(c, cache_enums, COUNT_OF(cache_enums), why);
+    const int64_t values[] = { c->window_left, c->capacity };
+    attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
-    if (c->ring && c->window_left >= c->capacity) {
-        bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
-                  " of a ring must be below capacity");
-        put_field(why, "", c->capacity);
-        return ATTN_ERR_ARG;
-    }
+    if (c->ring && c->window_left >= c->capacity)
+        return bad_values(why, ATTN_ERR_ARG, "window_left (#) of a ring must be below capacity (#)",
+                          values);
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
-    return check_given_strides(c, why);
+    status = check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
+    status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
+    return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
 }
 
 static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
@@ -8129,30 +8043,9 @@ static void resolve_cache(attn_cache *c)
     c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
     if (c->page_size && !c->num_pages)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
+    c->table = c->uses = c->free_pages = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
-}
-
-typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
-    int64_t count[4];
-    ptrdiff_t stride[4];
-    int64_t dim;
-} storage_axes;
-
-static storage_axes axes_of(const attn_cache *c, int side)
-{
-    const attn_output *o = storage_of(c, side);
-    storage_axes a;
-    a.count[0] = c->num_layers;
-    a.count[1] = cache_entries(c);
-    a.count[2] = c->num_heads_kv;
-    a.count[3] = cache_entry_rows(c);
-    a.stride[0] = layer_stride(c, side);
-    a.stride[1] = o->stride_batch;
-    a.stride[2] = o->stride_head;
-    a.stride[3] = o->stride_seq;
-    a.dim = dim_of(c, side);
-    return a;
 }
 
 static int64_t distance(ptrdiff_t stride)
@@ -8163,92 +8056,84 @@ static int64_t distance(ptrdiff_t stride)
 /* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
  * axis, from the smallest stride to the largest, has to step over all that the axes before it
  * cover. */
-static int64_t span_of(const storage_axes *a)
+static int64_t span_of(const cache_side *s)
 {
-    int64_t span = a->dim;
+    int64_t span = s->dim;
     int n, axis, used = 0;
     for (n = 0; n < 4; n++) {
         int next = -1;
         for (axis = 0; axis < 4; axis++)
             if (!(used >> axis & 1) &&
-                (next < 0 || distance(a->stride[axis]) < distance(a->stride[next])))
+                (next < 0 || distance(s->stride[axis]) < distance(s->stride[next])))
                 next = axis;
         used |= 1 << next;
-        if (a->count[next] == 1)
+        if (s->count[next] == 1)
             continue;
-        if (distance(a->stride[next]) < span)
+        if (distance(s->stride[next]) < span)
             return 0;
-        span = plus(span, times(a->count[next] - 1, distance(a->stride[next])));
+        span = plus(span, times(s->count[next] - 1, distance(s->stride[next])));
     }
     return span;
 }
 
-static void put_storage(const attn_cache *c, int side, text *why)
+static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_status status,
+                               const char *rest, text *why)
 {
-    const storage_axes a = axes_of(c, side);
-    const char *const names[] = { "num_layers", c->page_size ? "num_pages" : "num_sequences",
-                                  "num_heads_kv", c->page_size ? "page_size" : "rows" };
-    int axis;
-    put(why, side_names[side]);
-    put(why, ": ");
-    for (axis = 0; axis < 4; axis++) {
-        put_field(why, names[axis], a.count[axis]);
-        put(why, axis < 3 ? " x " : "");
-    }
+    put(why, s->name);
+    put_values(why,
+               c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
+                            : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
+               s->count);
+    return bad(why, status, rest);
 }
 
 /* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
-    const attn_output *o = storage_of(c, side);
-    const storage_axes a = axes_of(c, side);
-    const int64_t span = span_of(&a);
+    const cache_side s = side_of(c, side);
+    const int64_t span = span_of(&s);
     int axis;
-    for (axis = 0; axis < 4 && !o->data; axis++)
-        if (a.stride[axis] < 0) {
-            put(why, side_names[side]);
+    for (axis = 0; axis < 4 && !s.storage.data; axis++)
+        if (s.stride[axis] < 0) {
+            put(why, s.name);
             return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
         }
-    if (!span) {
-        put_storage(c, side, why);
-        return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
-    }
-    if (times(span, (int64_t)bytes_of(o->dtype)) < ADDRESS_LIMIT)
+    if (!span)
+        return bad_storage(c, &s, ATTN_ERR_ARG, ": with its strides rows share elements", why);
+    if (times(span, (int64_t)bytes_of(s.storage.dtype)) < ADDRESS_LIMIT)
         return ATTN_OK;
-    put_storage(c, side, why);
-    return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
+    return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
+                       why);
 }
 
-/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
- * on. */
-typedef struct cache_memory {
-    int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* bytes is enough for all, at any address. */
-} cache_memory;
-
-static cache_memory place_cache(const attn_cache *c)
+/* place_arrays counts the bytes of the first n arrays of the state, at any address, and puts them
+ * into `memory` unless it is NULL. Storage of the caller's own stays where it is. */
+static int64_t place_arrays(attn_cache *c, int n, const void *memory)
 {
-    const storage_axes k = axes_of(c, CACHE_K), v = axes_of(c, CACHE_V);
-    const int64_t n = c->num_sequences;
-    cache_memory m;
+    const cache_side k = side_of(c, CACHE_K), v = side_of(c, CACHE_V);
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = c->num_sequences,
+                                     [AXIS_PAGE] = c->pages_per_sequence,
+                                     [AXIS_ENTRY] = c->num_pages,
+                                     [AXIS_DIM] = c->k.data ? 0 : span_of(&k),
+                                     [AXIS_DIM_V] = c->v.data ? 0 : span_of(&v) } };
     int64_t at = 0;
-    m.begin = place(&at, n, sizeof *c->begin);
-    m.end = place(&at, n, sizeof *c->end);
-    m.overwritten_below = place(&at, n, sizeof *c->overwritten_below);
-    m.length = place(&at, n, sizeof *c->length);
-    m.first_row = place(&at, n, sizeof *c->first_row);
-    m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
-    m.uses = place(&at, c->num_pages, sizeof *c->uses);
-    m.free_pages = place(&at, c->num_pages, sizeof *c->free_pages);
-    m.k = place(&at, c->k.data ? 0 : span_of(&k), bytes_of(c->k.dtype));
-    m.v = place(&at, c->v.data ? 0 : span_of(&v), bytes_of(c->v.dtype));
-    m.bytes = plus(at, ALIGNMENT - 1);
-    return m;
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &state_fields[i];
+        const int64_t count = times(x.count[f->axis[0]], x.count[f->axis[3]]);
+        const int64_t offset = place(&at, count, (size_t)element_bytes(f, c));
+        if (memory && count) {
+            const char *array = align_memory(memory) + offset;
+            memcpy((char *)c + f->offset, &array, sizeof array);
+        }
+    }
+    return plus(at, ALIGNMENT - 1);
 }
 
-/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
-static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
-                               text *why)
+/* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
+ * it. */
+static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
 {
     attn_status status;
     if (!c)
@@ -8267,31 +8152,28 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
-    if (!status)
-        status = check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_storage(resolved, CACHE_V, why);
     if (status)
         return status;
-    *m = place_cache(resolved);
-    if (m->bytes >= ADDRESS_LIMIT)
+    *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
+    if (*bytes >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
                          ": the cache would exceed the address space");
     return ATTN_OK;
 }
 
-static attn_status done(attn_status status, text *why)
+/* check_memory says whether the caller gave enough; `query` is the function that tells how many
+ * bytes that is. */
+static attn_status check_memory(const void *memory, size_t bytes, int64_t need, const char *query,
+                                text *why)
 {
-    if (!status)
-        put(why, "ok");
-    return status;
-}
-
-static attn_status too_small_memory(size_t bytes, int64_t need, const char *rest, text *why)
-{
-    put_field(why, "memory: bytes", (int64_t)bytes);
-    put(why, " must be at least ");
-    put_int(why, need);
-    put(why, rest);
-    return ATTN_ERR_WORKSPACE;
+    const size_t have = memory ? bytes : 0;
+    const int64_t values[] = { (int64_t)have, need };
+    if ((uint64_t)have >= (uint64_t)need)
+        return ATTN_OK;
+    put_values(why, "memory: bytes (#) must be at least #; ", values);
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says how many");
 }
 
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why_text,
@@ -8299,28 +8181,14 @@ ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *w
 {
     text why = text_in(why_text, why_bytes);
     attn_cache resolved;
-    cache_memory m;
+    int64_t need;
     attn_status status;
     if (!bytes)
         return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
-    status = check_shape(c, &resolved, &m, &why);
+    status = check_shape(c, &resolved, &need, &why);
     if (!status)
-        *bytes = (size_t)m.bytes;
+        *bytes = (size_t)need;
     return done(status, &why);
-}
-
-static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
-{
-    c->begin = (int64_t *)(void *)(at + m->begin);
-    c->end = (int64_t *)(void *)(at + m->end);
-    c->overwritten_below = (int64_t *)(void *)(at + m->overwritten_below);
-    c->length = (int32_t *)(void *)(at + m->length);
-    c->first_row = (int32_t *)(void *)(at + m->first_row);
-    c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
-    c->uses = c->page_size ? (int32_t *)(void *)(at + m->uses) : NULL;
-    c->free_pages = c->page_size ? (int32_t *)(void *)(at + m->free_pages) : NULL;
-    c->k.data = c->k.data ? c->k.data : at + m->k;
-    c->v.data = c->v.data ? c->v.data : at + m->v;
 }
 
 static void empty_cache(attn_cache *c)
@@ -8343,15 +8211,13 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
                                      size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const size_t room = memory ? bytes : 0;
     attn_cache resolved;
-    cache_memory m;
-    const attn_status status = check_shape(c, &resolved, &m, &why);
+    int64_t need;
+    attn_status status = check_shape(c, &resolved, &need, &why);
+    status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
     if (status)
         return status;
-    if ((uint64_t)room < (uint64_t)m.bytes)
-        return too_small_memory(room, m.bytes, "; attn_cache_size says how many", &why);
-    point_arrays(&resolved, &m, align_memory(memory));
+    place_arrays(&resolved, STATE_ARRAYS, memory);
     empty_cache(&resolved);
     *c = resolved;
     return done(ATTN_OK, &why);
@@ -8375,14 +8241,6 @@ typedef struct cache_run {
     int64_t number, rows;
     cache_place at;
 } cache_run;
-
-static cache_run run_before(int64_t number)
-{
-    cache_run run;
-    memset(&run, 0, sizeof run);
-    run.number = number;
-    return run;
-}
 
 /* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
  * last. */
@@ -8462,7 +8320,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim);
         }
 }
 
@@ -8535,20 +8393,18 @@ static attn_status check_sequence(const attn_cache *c, const char *name, int64_t
 static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                                 text *why)
 {
+    const int64_t counts[] = { batch, c->num_sequences };
     int64_t b;
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (!sequences && batch > c->num_sequences) {
-        bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at most num_sequences");
-        put_field(why, "", c->num_sequences);
-        return ATTN_ERR_ARG;
+    if (!sequences && batch > c->num_sequences)
+        return bad_values(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)", counts);
+    for (b = 0; sequences && b < batch; b++) {
+        const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
+        if (values[1] < 0 || values[1] > values[2])
+            return bad_values(why, ATTN_ERR_ARG,
+                              "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
     }
-    for (b = 0; sequences && b < batch; b++)
-        if (sequences[b] < 0 || sequences[b] >= c->num_sequences) {
-            bad_entry(why, "sequences", b, sequences[b], " must be from 0 to num_sequences - 1, ");
-            put_int(why, c->num_sequences - 1);
-            return ATTN_ERR_ARG;
-        }
     return ATTN_OK;
 }
 
@@ -8577,44 +8433,39 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
         return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
                          s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
     status = check_chosen(c, s->sequences, s->batch, why);
-    if (!status)
-        status = check_distinct(s->sequences, s->batch, why);
+    status = status ? status : check_distinct(s->sequences, s->batch, why);
     if (!status && s->batch)
         status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
-    for (b = 0; s->len && b < s->batch && !status; b++)
-        if (s->len[b] < 0 || s->len[b] > rows_given(s, b)) {
-            status = bad_entry(why, "len", b, s->len[b], " must be from 0 to ");
-            put_int(why, rows_given(s, b));
-        }
+    for (b = 0; s->len && b < s->batch && !status; b++) {
+        const int64_t values[] = { b, s->len[b], rows_given(s, b) };
+        if (values[1] < 0 || values[1] > values[2])
+            status = bad_values(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
+    }
     return status;
 }
 
-static void put_new_keys(const attn_cache *c, const cache_part *part, text *why)
+/* bad_keys says "sequence q with n keys and m new ones: rest". */
+static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_status status,
+                            const char *rest, text *why)
 {
-    put(why, "sequence ");
-    put_int(why, part->sequence);
-    put(why, " with ");
-    put_int(why, c->length[part->sequence]);
-    put(why, " keys and ");
-    put_int(why, part->count);
-    put(why, " new ones: ");
+    const int64_t values[] = { part->sequence, c->length[part->sequence], part->count };
+    put_values(why, "sequence # with # keys and # new ones: ", values);
+    return bad(why, status, rest);
 }
 
 static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
 {
     const int64_t present = c->length[part->sequence];
     const int64_t longest = c->rows - min64(c->window_left, present);
+    const int64_t values[] = { c->rows, c->window_left, longest };
     if (part->count <= (c->ring ? longest : c->capacity - present))
         return ATTN_OK;
-    put_new_keys(c, part, why);
+    bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
-    put_field(why, "a ring of rows", c->rows);
-    put(why, " with ");
-    put_field(why, "window_left", c->window_left);
-    put(why, " takes at most ");
-    put_int(why, longest);
-    return bad(why, ATTN_ERR_FULL, " in one step");
+    return bad_values(why, ATTN_ERR_FULL,
+                      "a ring of rows (#) with window_left (#) takes at most # in one step",
+                      values);
 }
 
 /* is_last_user tells whether all other sequences that have this page are earlier entries of the
@@ -8650,131 +8501,107 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
-    int64_t b, needed = 0;
+    int64_t values[] = { c->num_free, c->num_pages, 0 }, b;
     for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         status = check_room(c, &part, why);
     }
     for (b = 0; c->page_size && b < s->batch && !status; b++)
-        needed += pages_needed(c, s, b);
-    if (status || needed <= c->num_free)
+        values[2] += pages_needed(c, s, b);
+    if (status || values[2] <= c->num_free)
         return status;
-    put_field(why, "num_free", c->num_free);
-    put(why, " of ");
-    put_field(why, "num_pages", c->num_pages);
-    put(why, " is too few: the step needs ");
-    put_int(why, needed);
-    return bad(why, ATTN_ERR_FULL, " pages");
+    return bad_values(why, ATTN_ERR_FULL,
+                      "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
 }
 
-/* input_of gives k or v of a step with its strides resolved. */
-static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
+/* ---- what a step brings */
+
+#define AT(member) offsetof(attn_cache_step, member)
+
+static const call_field step_fields[] = {
+    { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },
+};
+#undef AT
+
+static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows, int packed)
 {
-    attn_tensor t = side == CACHE_K ? s->k : s->v;
-    RESOLVE_STRIDES(t, s->cu_seqlens != NULL, c->num_heads_kv, s->seq_len, dim_of(c, side));
-    return t;
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = packed ? 1 : batch,
+                                     [AXIS_HEAD_KV] = c->num_heads_kv,
+                                     [AXIS_ROW] = rows,
+                                     [AXIS_DIM] = c->head_dim,
+                                     [AXIS_DIM_V] = c->head_dim_v },
+                          .packed_q = packed };
+    return x;
 }
 
 /* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
-static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
+static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *why)
 {
-    if (dtype == ATTN_F32 || dtype == stored)
+    const cache_side s = side_of(c, side);
+    const int64_t values[] = { dtype, s.storage.dtype };
+    if (dtype == ATTN_F32 || dtype == s.storage.dtype)
         return ATTN_OK;
-    put(why, name);
-    bad_field(why, ATTN_ERR_ARG, ".dtype", dtype, " must be f32 (0) or as stored ");
-    put(why, "(");
-    put_int(why, stored);
-    put(why, ")");
-    return ATTN_ERR_ARG;
+    put(why, s.name);
+    return bad_values(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
 }
 
-static attn_status check_input(const attn_cache *c, const attn_cache_step *s, int side, text *why)
+static attn_status check_data(const attn_cache_step *s, text *why)
 {
-    const attn_tensor t = input_of(c, s, side);
-    const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
-    const int64_t batch = s->cu_seqlens ? 1 : s->batch;
-    attn_status status = check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
-    if (status)
-        return status;
-    if (!t.data && s->batch && s->seq_len) {
-        put(why, side_names[side]);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(side_names[side], (int64_t)bytes_of(t.dtype), batch, c->num_heads_kv,
-                        s->seq_len, dim_of(c, side), stride, why);
+    if ((!s->k.data || !s->v.data) && s->batch && s->seq_len)
+        return bad(why, ATTN_ERR_ARG, s->k.data ? "v.data is NULL" : "k.data is NULL");
+    return ATTN_OK;
 }
 
-/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
-static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
+/* rows_to_turn gives `count` rows of k from `from` on, with numbers from *first on, as rows to turn. */
+static attn_rope_rows rows_to_turn(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                                   int64_t count, const int64_t *first)
 {
-    return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
-}
-
-static attn_status check_positions_given(const attn_cache_step *s, text *why)
-{
-    const ptrdiff_t stride[4] = { (ptrdiff_t)s->seq_len, 0, 1, 1 };
-    if (!s->positions)
-        return ATTN_OK;
-    if (!s->rope)
-        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
-    return check_extent("positions", sizeof(int64_t), s->cu_seqlens ? 1 : s->batch, 1, s->seq_len,
-                        1, stride, why);
-}
-
-/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
- * and turns nothing. */
-static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
-{
-    attn_rope_rows rows;
-    memset(&rows, 0, sizeof rows);
-    rows.batch = 1;
-    rows.head_dim = c->head_dim;
-    rows.x.dtype = s->k.dtype;
-    rows.y.dtype = c->k.dtype;
+    const int64_t at = from.entry * s->seq_len + from.row;
+    const attn_rope_rows rows = {
+        .batch = 1,
+        .num_heads = c->num_heads_kv,
+        .seq_len = count,
+        .head_dim = c->head_dim,
+        .x = s->k,
+        .positions = s->positions ? s->positions + at : NULL,
+        .first = s->positions ? NULL : first,
+    };
     return rows;
 }
 
-/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
- * the sequence is named only before a complaint. */
-static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
-                                      const cache_part *part, int64_t first, text why)
-{
-    attn_rope_rows rows = no_heads(c, s);
-    rows.seq_len = part->count;
-    rows.positions = positions_of(s, part->from);
-    rows.first = rows.positions ? NULL : &first;
-    put(&why, "keys of sequence ");
-    put_int(&why, part->sequence);
-    put(&why, ": ");
-    return attn_rope_apply(s->rope, &rows, why.at, why.left);
-}
-
+/* check_turning works on a copy of *why, so that a sequence is named only before a complaint. */
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
                                  text *why)
 {
-    attn_status status = check_positions_given(s, why);
+    attn_status status = ATTN_OK;
     int64_t b;
-    if (!status && s->rope) {
-        const attn_rope_rows none = no_heads(c, s);
-        status = attn_rope_apply(s->rope, &none, why->at, why->left);
-    }
-    for (b = 0; s->rope && b < s->batch && !status; b++) {
+    if (!s->rope)
+        return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
+                            : ATTN_OK;
+    status = check_rope(s->rope, c->head_dim, why);
+    for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
-        const int64_t end = c->end[part.sequence];
-        status = check_turning_part(c, s, &part, extended ? end - part.count : end, *why);
+        const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
+        const attn_rope_rows rows = rows_to_turn(c, s, part.from, part.count, &first);
+        text named = *why;
+        put_values(&named, "keys of sequence #: ", &part.sequence);
+        status = check_rope_positions(s->rope, &rows, &named);
     }
     return status;
 }
 
-static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, int extended,
-                                text *why)
+/* resolve_step gives k and v of *s their strides, or *why says what is wrong with its arrays. */
+static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int extended, text *why)
 {
-    attn_status status = check_input(c, s, CACHE_K, why);
-    if (!status)
-        status = check_input(c, s, CACHE_V, why);
-    if (!status)
-        status = check_turning(c, s, extended, why);
-    return status;
+    const call_axes x = axes_of_rows(c, s->batch, s->seq_len, s->cu_seqlens != NULL);
+    attn_status status = check_dtype(c, CACHE_K, s->k.dtype, why);
+    status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
+    status = status ? status : check_data(s, why);
+    status = status ? status : resolve_arrays(step_fields, COUNT_OF(step_fields), s, &x, why);
+    return status ? status : check_turning(c, s, extended, why);
 }
 
 /* src/cache/write.c - extending a cache and writing keys into it. */
@@ -8824,14 +8651,11 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 {
     text why = text_in(why_text, why_bytes);
     attn_status status = check_cache(c, &why);
+    status = status ? status : check_step(c, s, &why);
+    status = status ? status : check_fits(c, s, &why);
     if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_fits(c, s, &why);
-    if (status)
-        return status;
-    extend_all(c, s); /* From here on nothing can fail. */
-    return done(ATTN_OK, &why);
+        extend_all(c, s); /* From here on nothing can fail. */
+    return done(status, &why);
 }
 
 /* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
@@ -8843,43 +8667,29 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
- * it would mean packed. */
-static ptrdiff_t as_field(ptrdiff_t stride)
-{
-    return stride ? stride : ATTN_STRIDE_BROADCAST;
-}
-
 static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run)
 {
-    attn_rope_rows rows = no_heads(c, s);
-    rows.num_heads = c->num_heads_kv;
-    rows.seq_len = run->rows;
-    rows.x = input_of(c, s, CACHE_K);
-    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
-    rows.x.stride_head = as_field(rows.x.stride_head);
-    rows.x.stride_seq = as_field(rows.x.stride_seq);
+    attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0, 0);
     rows.y = layer_of(c, CACHE_K, layer);
-    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
-    rows.positions = positions_of(s, from);
-    rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0, 0);
+    apply_rope(s->rope, &rows);
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run, int side)
 {
     const attn_output o = layer_of(c, side, layer);
-    const attn_tensor t = input_of(c, s, side);
-    copy_heads(&o, run->at, &t, from, c->num_heads_kv, run->rows, dim_of(c, side));
+    copy_heads(&o, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
+               side_of(c, side).dim);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
     const int64_t end = c->end[part->sequence];
-    cache_run run = run_before(end - part->count);
+    cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
         const cache_place from = row_in_step(c, part, &run);
         if (s->rope)
@@ -8919,16 +8729,14 @@ static attn_status check_extended(const attn_cache *c, const attn_cache_step *s,
     int64_t b;
     for (b = 0; b < s->batch; b++) {
         const cache_part part = part_of(s, b);
-        if (part.count > c->length[part.sequence]) {
-            put_new_keys(c, &part, why);
-            return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
-        }
-        if (is_shared(c, &part)) {
-            put_new_keys(c, &part, why);
-            return bad(why, ATTN_ERR_ARG,
-                       "other sequences share their pages: write all layers "
-                       "before attn_cache_fork");
-        }
+        if (part.count > c->length[part.sequence])
+            return bad_keys(c, &part, ATTN_ERR_ARG, "call attn_cache_extend with this step first",
+                            why);
+        if (is_shared(c, &part))
+            return bad_keys(c, &part, ATTN_ERR_ARG,
+                            "other sequences share their pages: write all layers "
+                            "before attn_cache_fork",
+                            why);
     }
     return ATTN_OK;
 }
@@ -8937,39 +8745,39 @@ ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const 
                                       char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
+    attn_cache_step resolved;
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_layer(c, layer, &why);
-    if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_extended(c, s, &why);
-    if (!status)
-        status = check_inputs(c, s, 1, &why);
+    status = status ? status : check_layer(c, layer, &why);
+    status = status ? status : check_step(c, s, &why);
+    status = status ? status : check_extended(c, s, &why);
     if (status)
         return status;
-    write_all(c, layer, s);
-    return done(ATTN_OK, &why);
+    resolved = *s;
+    status = resolve_step(c, &resolved, 1, &why);
+    if (!status)
+        write_all(c, layer, &resolved);
+    return done(status, &why);
 }
 
 ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why_text,
                                        size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
+    attn_cache_step resolved;
     attn_status status = check_cache(c, &why);
     if (!status && c->num_layers != 1)
         return bad_field(&why, ATTN_ERR_ARG, "num_layers", c->num_layers,
                          ": call attn_cache_extend, then attn_cache_write for each layer");
-    if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_inputs(c, s, 0, &why);
-    if (!status)
-        status = check_fits(c, s, &why);
+    status = status ? status : check_step(c, s, &why);
+    if (status)
+        return status;
+    resolved = *s;
+    status = resolve_step(c, &resolved, 0, &why);
+    status = status ? status : check_fits(c, s, &why);
     if (status)
         return status;
     extend_all(c, s); /* From here on nothing can fail. */
-    write_all(c, 0, s);
+    write_all(c, 0, &resolved);
     return done(ATTN_OK, &why);
 }
 
@@ -8980,18 +8788,13 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
+    const int64_t values[] = { end, c->begin[q], c->end[q], q };
     if (first <= end && first >= c->begin[q] && end <= c->end[q])
         return ATTN_OK;
-    put_field(why, first_name, first);
-    put(why, " and ");
-    put_field(why, end_name, end);
-    put(why, " must ascend from ");
-    put_int(why, c->begin[q]);
-    put(why, " to ");
-    put_int(why, c->end[q]);
-    put(why, ", the numbers present in sequence ");
-    put_int(why, q);
-    return ATTN_ERR_ARG;
+    bad_field(why, ATTN_ERR_ARG, first_name, first, " and ");
+    put(why, end_name);
+    return bad_values(why, ATTN_ERR_ARG,
+                      " (#) must ascend from # to #, the numbers present in sequence #", values);
 }
 
 /* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
@@ -9001,30 +8804,25 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
                                   text *why)
 {
     const int64_t gone = c->overwritten_below[q];
+    const int64_t values[] = { end, gone + c->window_left, c->window_left, gone };
     if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
-    put_field(why, "end", end);
-    put(why, " must be at least ");
-    put_int(why, gone + c->window_left);
-    put(why, ": ");
-    put_field(why, "window_left", c->window_left);
-    put(why, " keys before it are needed, and the ring has overwritten those below ");
-    put_int(why, gone);
-    return ATTN_ERR_ARG;
+    return bad_values(why, ATTN_ERR_ARG,
+                      "end (#) must be at least #: window_left (#) keys before it are needed, and "
+                      "the ring has overwritten those below #",
+                      values);
 }
 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const int restart = begin == 0 && end == 0;
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_sequence(c, "sequence", q, &why);
-    if (!status && !restart)
-        status = check_present(c, q, "begin", begin, "end", end, &why);
-    if (!status && !restart)
-        status = check_rollback(c, q, begin, end, &why);
+    status = status ? status : check_sequence(c, "sequence", q, &why);
+    if (begin || end) { /* It is no new start. */
+        status = status ? status : check_present(c, q, "begin", begin, "end", end, &why);
+        status = status ? status : check_rollback(c, q, begin, end, &why);
+    }
     if (status)
         return status;
     set_numbers(c, q, begin, end, c->overwritten_below[q]);
@@ -9048,7 +8846,7 @@ static void share_pages(attn_cache *c, int64_t from, int64_t to)
 /* Keys of an unpaged cache have the same rows in both sequences. */
 static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
 {
-    cache_run run = run_before(c->begin[to]);
+    cache_run run = { .number = c->begin[to] };
     while (next_run(c, from, c->end[to], &run))
         copy_entry(c, run.at, to, run.rows);
 }
@@ -9058,19 +8856,15 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 {
     text why = text_in(why_text, why_bytes);
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_sequence(c, "from", from, &why);
-    if (!status)
-        status = check_sequence(c, "to", to, &why);
+    status = status ? status : check_sequence(c, "from", from, &why);
+    status = status ? status : check_sequence(c, "to", to, &why);
     if (!status && from == to)
         return bad_field(&why, ATTN_ERR_ARG, "to", to, " must be another sequence than from");
     if (!status && c->length[to])
         return bad_field(&why, ATTN_ERR_ARG, "to", to,
                          " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
-    if (!status)
-        status = check_present(c, from, "begin", c->begin[from], "end", end, &why);
-    if (!status)
-        status = check_rollback(c, from, c->begin[from], end, &why);
+    status = status ? status : check_present(c, from, "begin", c->begin[from], "end", end, &why);
+    status = status ? status : check_rollback(c, from, c->begin[from], end, &why);
     if (status)
         return status;
     set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
@@ -9081,37 +8875,31 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
     return done(ATTN_OK, &why);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Views and reading
- * --------------------------------------------------------------------------------------------- */
+/* ---- views and reading */
 
-/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
-typedef struct view_memory {
-    int64_t key_base, kv_len, begin, table, bytes;
-} view_memory;
-
-static int64_t view_pages(const attn_cache *c)
+/* chosen_of makes a cache of `batch` sequences without its arrays, in which each sequence of a cache
+ * that is not paged is a page of its own. */
+static attn_cache chosen_of(const attn_cache *c, int64_t batch)
 {
-    return c->page_size ? c->pages_per_sequence : 1;
+    attn_cache chosen = *c;
+    chosen.num_sequences = batch;
+    chosen.pages_per_sequence = max64(c->pages_per_sequence, 1);
+    chosen.page_size = cache_entry_rows(c);
+    chosen.num_pages = cache_entries(c);
+    return chosen;
 }
 
-static view_memory place_view(const attn_cache *c, int64_t batch)
+static int64_t view_bytes(const attn_cache *c, int64_t batch)
 {
-    view_memory m;
-    int64_t at = 0;
-    m.key_base = place(&at, batch, sizeof(int64_t));
-    m.kv_len = place(&at, batch, sizeof(int32_t));
-    m.begin = place(&at, batch, sizeof(int32_t));
-    m.table = place(&at, times(batch, view_pages(c)), sizeof(int32_t));
-    m.bytes = plus(at, ALIGNMENT - 1);
-    return m;
+    attn_cache chosen = chosen_of(c, batch);
+    return place_arrays(&chosen, VIEW_ARRAYS, NULL);
 }
 
 static attn_status check_view_size(const attn_cache *c, int64_t batch, text *why)
 {
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (batch > MOST || place_view(c, batch).bytes >= ADDRESS_LIMIT)
+    if (view_bytes(c, batch) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "batch", batch,
                          ": the view would exceed the address space");
     return ATTN_OK;
@@ -9124,14 +8912,30 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     attn_status status = check_cache(c, &why);
     if (!status && !bytes)
         return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    status = status ? status : check_view_size(c, batch, &why);
     if (!status)
-        status = check_view_size(c, batch, &why);
-    if (!status)
-        *bytes = (size_t)place_view(c, batch).bytes;
+        *bytes = (size_t)view_bytes(c, batch);
     return done(status, &why);
 }
 
-/* view_storage sets what does not depend on which sequences are chosen. */
+/* copy_chosen makes a cache of chosen sequences, whose arrays lie in `memory`. */
+static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                              const void *memory)
+{
+    attn_cache chosen = chosen_of(c, batch);
+    int64_t b;
+    place_arrays(&chosen, VIEW_ARRAYS, memory);
+    for (b = 0; b < batch; b++) {
+        const int32_t q = sequences[b];
+        chosen.begin[b] = c->begin[q];
+        chosen.length[b] = c->length[q];
+        chosen.first_row[b] = c->first_row[q];
+        memcpy(table_of(&chosen, b), c->page_size ? table_of(c, q) : &q,
+               (size_t)chosen.pages_per_sequence * sizeof q);
+    }
+    return chosen;
+}
+
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -9141,47 +8945,21 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+}
+
+static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)
+{
+    const attn_rows rows = { .ring = c->rows,
+                             .begin = c->first_row,
+                             .page_size = c->page_size,
+                             .num_pages = c->num_pages,
+                             .table = c->table };
+    p->batch = batch;
+    p->kv_len = c->length;
     p->kv_begin = NULL;
     p->cu_seqlens_kv = NULL;
-    memset(&p->kv_rows, 0, sizeof p->kv_rows);
-    p->kv_rows.ring = c->rows;
-}
-
-static void view_all(const attn_cache *c, attn_params *p)
-{
-    p->kv_len = c->length;
     p->key_base = c->begin;
-    p->kv_rows.begin = c->first_row;
-    p->kv_rows.table = c->table;
-    p->kv_rows.page_size = c->page_size;
-    p->kv_rows.num_pages = c->num_pages;
-}
-
-/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
-static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
-                        attn_params *p, char *at)
-{
-    const view_memory m = place_view(c, batch);
-    int64_t *key_base = (int64_t *)(void *)(at + m.key_base);
-    int32_t *kv_len = (int32_t *)(void *)(at + m.kv_len);
-    int32_t *begin = (int32_t *)(void *)(at + m.begin);
-    int32_t *table = (int32_t *)(void *)(at + m.table);
-    const int64_t pages = view_pages(c);
-    int64_t b;
-    for (b = 0; b < batch; b++) {
-        const int32_t q = sequences[b];
-        key_base[b] = c->begin[q];
-        kv_len[b] = c->length[q];
-        begin[b] = c->first_row[q];
-        memcpy(table + b * pages, c->page_size ? table_of(c, q) : &q,
-               (size_t)pages * sizeof *table);
-    }
-    p->kv_len = kv_len;
-    p->key_base = key_base;
-    p->kv_rows.begin = begin;
-    p->kv_rows.table = table;
-    p->kv_rows.page_size = cache_entry_rows(c);
-    p->kv_rows.num_pages = cache_entries(c);
+    p->kv_rows = rows;
 }
 
 /* count_shared counts the first keys of the view that all its sequences have in one set of pages
@@ -9204,11 +8982,11 @@ static int64_t count_shared(const attn_cache *c, const attn_params *p)
 
 static attn_status check_window(const attn_cache *c, const attn_params *p, text *why)
 {
+    const int64_t values[] = { p->window_left, c->window_left };
     if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
         return ATTN_OK;
-    bad_field(why, ATTN_ERR_ARG, "p.window_left", p->window_left, " must be from 0 to ");
-    put_int(why, c->window_left);
-    return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
+    return bad_values(why, ATTN_ERR_ARG,
+                      "p.window_left (#) must be from 0 to #, the window_left of the ring", values);
 }
 
 /* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
@@ -9222,23 +9000,15 @@ static void view_window(const attn_cache *c, attn_params *p)
 }
 
 static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
-                              int64_t batch, const attn_params *p, size_t room, text *why)
+                              int64_t batch, const attn_params *p, text *why)
 {
     attn_status status = check_cache(c, why);
     if (!status && !p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (!status)
-        status = check_layer(c, layer, why);
-    if (!status)
-        status = check_view_size(c, batch, why);
-    if (!status)
-        status = check_chosen(c, sequences, batch, why);
-    if (!status)
-        status = check_window(c, p, why);
-    if (!status && sequences && room < (size_t)place_view(c, batch).bytes)
-        return too_small_memory(room, place_view(c, batch).bytes,
-                                "; attn_cache_view_size says how many", why);
-    return status;
+    status = status ? status : check_layer(c, layer, why);
+    status = status ? status : check_view_size(c, batch, why);
+    status = status ? status : check_chosen(c, sequences, batch, why);
+    return status ? status : check_window(c, p, why);
 }
 
 ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
@@ -9246,36 +9016,42 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
                                      char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const size_t room = memory ? bytes : 0;
-    const attn_status status = check_view(c, layer, sequences, batch, p, room, &why);
+    attn_cache shown;
+    attn_status status = check_view(c, layer, sequences, batch, p, &why);
+    if (!status && sequences)
+        status = check_memory(memory, bytes, view_bytes(c, batch), "attn_cache_view_size", &why);
     if (status)
         return status;
-    p->batch = batch;
+    shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;
     view_storage(c, layer, p);
-    if (sequences)
-        view_chosen(c, sequences, batch, p, align_memory(memory));
-    else
-        view_all(c, p);
+    view_sequences(&shown, batch, p);
     p->shared_keys = c->page_size ? count_shared(c, p) : 0;
     view_window(c, p);
     return done(ATTN_OK, &why);
 }
 
-/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
-static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
-                              text *why)
+/* ---- reading */
+
+typedef struct cache_outputs {
+    attn_output k, v;
+} cache_outputs;
+
+#define AT(member) offsetof(cache_outputs, member)
+
+static const call_field read_fields[] = {
+    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+};
+#undef AT
+
+static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_outputs *to, text *why)
 {
-    ptrdiff_t axes[4] = { 0, 0, 0, 1 };
-    attn_status status = check_output_strides(side_names[side], o, why);
-    if (!status)
-        status = check_dtype(side_names[side], o->dtype, storage_of(c, side)->dtype, why);
-    if (status)
-        return status;
-    RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
-    axes[1] = o->stride_head;
-    axes[2] = o->stride_seq;
-    return check_extent(side_names[side], (int64_t)bytes_of(o->dtype), 1, c->num_heads_kv, count,
-                        dim_of(c, side), axes, why);
+    const call_axes x = axes_of_rows(c, 1, count, 0);
+    const int n = COUNT_OF(read_fields);
+    attn_status status = check_output_fields(read_fields, n, to, why);
+    status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
+    status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
+    return status ? status : resolve_arrays(read_fields, n, to, &x, why);
 }
 
 static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,
@@ -9283,10 +9059,10 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, i
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
-    cache_run run = run_before(first);
+    cache_run run = { .number = first };
     cache_place at = { 0, 0 };
     while (to->data && next_run(c, q, first + count, &run)) {
-        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, dim_of(c, side));
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
         at.row += run.rows;
     }
 }
@@ -9295,27 +9071,22 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
                                      int64_t count, const attn_output *k, const attn_output *v,
                                      char *why_text, size_t why_bytes)
 {
+    static const attn_output unwanted = { 0, 0, 0, 0, NULL };
     text why = text_in(why_text, why_bytes);
-    attn_output to[CACHE_SIDES];
+    cache_outputs to = { k ? *k : unwanted, v ? *v : unwanted };
     attn_status status = check_cache(c, &why);
-    int side;
-    memset(to, 0, sizeof to);
-    to[CACHE_K] = k ? *k : to[CACHE_K];
-    to[CACHE_V] = v ? *v : to[CACHE_V];
-    if (!status)
-        status = check_layer(c, layer, &why);
-    if (!status)
-        status = check_sequence(c, "sequence", q, &why);
-    if (!status)
-        status = check_index("count", count, c->length[q], &why);
+    status = status ? status : check_layer(c, layer, &why);
+    status = status ? status : check_sequence(c, "sequence", q, &why);
+    status = status ? status : check_index("count", count, c->length[q], &why);
     if (!status)
         status = check_present(c, q, "first", first, "first + count", min64(first, TOO_BIG) + count,
                                &why);
-    for (side = 0; side < CACHE_SIDES && !status; side++)
-        status = check_read(c, side, count, &to[side], &why);
-    for (side = 0; side < CACHE_SIDES && !status; side++)
-        read_rows(c, side, layer, q, first, count, &to[side]);
-    return done(status, &why);
+    status = status ? status : resolve_outputs(c, count, &to, &why);
+    if (status)
+        return status;
+    read_rows(c, CACHE_K, layer, q, first, count, &to.k);
+    read_rows(c, CACHE_V, layer, q, first, count, &to.v);
+    return done(ATTN_OK, &why);
 }
 
 /* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */

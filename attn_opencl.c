@@ -632,47 +632,10 @@ static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
- * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
- * batch axis has no stride. */
-static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                                   int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++)
-        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
-
 static inline attn_tensor as_tensor(const attn_output *o)
 {
     const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
     return t;
-}
-
-/* storage_bytes holds the bytes of one element, by attn_dtype. */
-static const unsigned char storage_bytes[] = { 4, 2, 2 };
-
-#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
-
-static inline size_t bytes_of(int dtype)
-{
-    return storage_bytes[dtype];
 }
 
 /* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
@@ -1070,6 +1033,31 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
+/* put_values writes a sentence in which each # stands for the next of `values`. */
+static inline void put_values(text *t, const char *sentence, const int64_t *values)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *values++);
+        else
+            put_word(t, sentence, 1);
+}
+
+static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
+                                     const int64_t *values)
+{
+    put_values(why, sentence, values);
+    return status;
+}
+
+/* done says "ok" where nothing was wrong. */
+static inline attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
 /* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
@@ -1156,16 +1144,6 @@ static inline attn_status check_output_stride(const char *name, const char *stri
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
 
-static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
-{
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
-    return status;
-}
-
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {
@@ -1206,6 +1184,159 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
     put_field(why, "columns", columns);
     put(why, " with its strides exceeds the address space");
     return ATTN_ERR_OVERFLOW;
+}
+
+/* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
+
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    float magnitude;
+    if (rest >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400u)
+        return float_of(sign | ((rest << 13) + (112u << 23)));
+    /* The number is subnormal in f16 and normal in f32. */
+    magnitude = (float)(int32_t)rest * 0x1p-24f;
+    return float_of(sign | bits_of(magnitude));
+}
+
+static inline uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7e00u;
+    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
+        return (uint16_t)(sign | 0x7c00u);
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
+        a -= 112u << 23;
+        a += 0xfffu + (a >> 13 & 1);
+        return (uint16_t)(sign | a >> 13);
+    }
+    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
+        return (uint16_t)sign;
+    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
+    shift = 126u - (a >> 23);
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint16_t)(sign | a >> shift);
+}
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    return float_of((uint32_t)h << 16);
+}
+
+static inline uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x);
+    if (is_nan(x))
+        return 0x7fc0u;
+    u += 0x7fffu + (u >> 16 & 1);
+    return (uint16_t)(u >> 16);
+}
+
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+ *
+ * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
+ * kernel set has something faster.
+ */
+
+static float load_f32(const void *data, int64_t at)
+{
+    return ((const float *)data)[at];
+}
+
+static float load_f16(const void *data, int64_t at)
+{
+    return f16_to_f32(((const uint16_t *)data)[at]);
+}
+
+static float load_bf16(const void *data, int64_t at)
+{
+    return bf16_to_f32(((const uint16_t *)data)[at]);
+}
+
+static void store_f32(void *data, int64_t at, float x)
+{
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
+}
+
+static void store_f16(void *data, int64_t at, float x)
+{
+    ((uint16_t *)data)[at] = f16_from_f32(x);
+}
+
+static void store_bf16(void *data, int64_t at, float x)
+{
+    ((uint16_t *)data)[at] = bf16_from_f32(x);
+}
+
+static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_f16(to, from, n);
+}
+
+static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_bf16(to, from, n);
+}
+
+static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_f16(to, from, n);
+}
+
+static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
+{
+    kernels->narrow_bf16(to, from, n);
+}
+
+typedef struct storage {
+    size_t bytes; /* bytes counts those of one number. */
+    /* Nonzero means that the products for few lanes read rows of it as they lie. */
+    int in_products;
+    float (*load)(const void *data, int64_t at);
+    void (*store)(void *data, int64_t at, float x);
+    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+} storage;
+
+/* The table is in the order of attn_dtype. Runs of f32 are copied. */
+static const storage storages[] = {
+    { 4, 1, load_f32, store_f32, NULL, NULL },
+    { 2, 1, load_f16, store_f16, read_f16, write_f16 },
+    { 2, 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+};
+
+#define LAST_DTYPE (COUNT_OF(storages) - 1)
+
+static inline size_t bytes_of(int dtype)
+{
+    return storages[dtype].bytes;
+}
+
+/* load_run loads n numbers from data[at..] as f32. */
+static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
+                            int64_t at, int64_t n)
+{
+    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        storages[dtype].read(kernels, to, from, n);
+}
+
+/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
+static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
+                             const float *from, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
+    if (dtype == ATTN_F32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        storages[dtype].write(kernels, to, from, n);
 }
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
@@ -2890,151 +3021,6 @@ static attn_status take_programs(attn_opencl *gpu, const void *bytes, size_t cou
     return fault ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
 }
 
-/* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
-
-static inline float f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    float magnitude;
-    if (rest >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x0400u)
-        return float_of(sign | ((rest << 13) + (112u << 23)));
-    /* The number is subnormal in f16 and normal in f32. */
-    magnitude = (float)(int32_t)rest * 0x1p-24f;
-    return float_of(sign | bits_of(magnitude));
-}
-
-static inline uint16_t f16_from_f32(float x)
-{
-    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu, half, shift;
-    if (a > 0x7f800000u)
-        return 0x7e00u;
-    if (a >= 0x477ff000u) /* It rounds to 65536 or more. */
-        return (uint16_t)(sign | 0x7c00u);
-    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
-        a -= 112u << 23;
-        a += 0xfffu + (a >> 13 & 1);
-        return (uint16_t)(sign | a >> 13);
-    }
-    if (a <= 0x33000000u) /* It is at most 2^-25, a tie with 0 or below. */
-        return (uint16_t)sign;
-    /* The shift is 14 to 24 and makes the significand a multiple of 2^-24. */
-    shift = 126u - (a >> 23);
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint16_t)(sign | a >> shift);
-}
-
-static inline float bf16_to_f32(uint16_t h)
-{
-    return float_of((uint32_t)h << 16);
-}
-
-static inline uint16_t bf16_from_f32(float x)
-{
-    uint32_t u = bits_of(x);
-    if (is_nan(x))
-        return 0x7fc0u;
-    u += 0x7fffu + (u >> 16 & 1);
-    return (uint16_t)(u >> 16);
-}
-
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
- *
- * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
- * kernel set has something faster.
- */
-
-static float load_f32(const void *data, int64_t at)
-{
-    return ((const float *)data)[at];
-}
-
-static float load_f16(const void *data, int64_t at)
-{
-    return f16_to_f32(((const uint16_t *)data)[at]);
-}
-
-static float load_bf16(const void *data, int64_t at)
-{
-    return bf16_to_f32(((const uint16_t *)data)[at]);
-}
-
-static void store_f32(void *data, int64_t at, float x)
-{
-    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
-}
-
-static void store_f16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = f16_from_f32(x);
-}
-
-static void store_bf16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = bf16_from_f32(x);
-}
-
-static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
-{
-    kernels->widen_f16(to, from, n);
-}
-
-static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
-{
-    kernels->widen_bf16(to, from, n);
-}
-
-static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
-{
-    kernels->narrow_f16(to, from, n);
-}
-
-static void write_bf16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
-{
-    kernels->narrow_bf16(to, from, n);
-}
-
-typedef struct storage {
-    /* Nonzero means that the products for few lanes read rows of it as they lie. */
-    int in_products;
-    float (*load)(const void *data, int64_t at);
-    void (*store)(void *data, int64_t at, float x);
-    void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
-} storage;
-
-/* The table is in the order of attn_dtype. Runs of f32 are copied. */
-static const storage storages[] = {
-    { 1, load_f32, store_f32, NULL, NULL },
-    { 1, load_f16, store_f16, read_f16, write_f16 },
-    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
-};
-
-/* load_run loads n numbers from data[at..] as f32. */
-static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
-                            int64_t at, int64_t n)
-{
-    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        storages[dtype].read(kernels, to, from, n);
-}
-
-/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
-static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
-                             const float *from, int64_t n)
-{
-    char *to = (char *)data + at * (int64_t)bytes_of(dtype);
-    if (dtype == ATTN_F32)
-        memcpy(to, from, (size_t)n * sizeof *from);
-    else
-        storages[dtype].write(kernels, to, from, n);
-}
-
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
 /* A key_place is where a key of a sequence lies. In this file only it and the three functions below
@@ -3046,10 +3032,14 @@ typedef struct key_place {
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
- * at->in_sequence. */
-static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+/* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
+ * at->table_entry. */
+static void enter_run(const attn_rows *rows, key_place *at, int64_t slot)
 {
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (!rows->page_size)
+        return;
     at->entry = rows->table[at->table_entry];
     at->row = slot;
     at->left = min64(at->left, rows->page_size - slot);
@@ -3058,19 +3048,15 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at;
-    at.in_sequence = s->kv_row + j;
+    key_place at = { .in_sequence = s->kv_row + j, .entry = s->b };
+    int64_t page = 0;
     if (rows->ring && at.in_sequence >= rows->ring)
         at.in_sequence -= rows->ring;
-    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
-    at.table_entry = 0;
-    at.entry = s->b;
-    at.row = at.in_sequence;
     if (rows->page_size) {
-        const int64_t page = at.row / rows->page_size;
+        page = at.in_sequence / rows->page_size;
         at.table_entry = s->b * rows->table_stride + page;
-        enter_page(rows, &at, at.row - page * rows->page_size);
     }
+    enter_run(rows, &at, at.in_sequence - page * rows->page_size);
     return at;
 }
 
@@ -3084,10 +3070,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->in_sequence = 0;
         at->table_entry = s->b * rows->table_stride;
     }
-    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
-    at->row = at->in_sequence;
-    if (rows->page_size)
-        enter_page(rows, at, 0);
+    enter_run(rows, at, 0);
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "rules.c"
+#include "storage.c"
 
 enum field_type {
     F_INT, /* values */

@@ -14,10 +14,14 @@ typedef struct key_place {
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
 } key_place;
 
-/* enter_page goes to slot `slot` of the page of at->table_entry, which holds row
- * at->in_sequence. */
-static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
+/* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
+ * at->table_entry. */
+static void enter_run(const attn_rows *rows, key_place *at, int64_t slot)
 {
+    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
+    at->row = at->in_sequence;
+    if (!rows->page_size)
+        return;
     at->entry = rows->table[at->table_entry];
     at->row = slot;
     at->left = min64(at->left, rows->page_size - slot);
@@ -26,19 +30,15 @@ static void enter_page(const attn_rows *rows, key_place *at, int64_t slot)
 static key_place key_at(const attn_params *p, const attn_sequence *s, int64_t j)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at;
-    at.in_sequence = s->kv_row + j;
+    key_place at = { .in_sequence = s->kv_row + j, .entry = s->b };
+    int64_t page = 0;
     if (rows->ring && at.in_sequence >= rows->ring)
         at.in_sequence -= rows->ring;
-    at.left = rows->ring ? rows->ring - at.in_sequence : INT64_MAX;
-    at.table_entry = 0;
-    at.entry = s->b;
-    at.row = at.in_sequence;
     if (rows->page_size) {
-        const int64_t page = at.row / rows->page_size;
+        page = at.in_sequence / rows->page_size;
         at.table_entry = s->b * rows->table_stride + page;
-        enter_page(rows, &at, at.row - page * rows->page_size);
     }
+    enter_run(rows, &at, at.in_sequence - page * rows->page_size);
     return at;
 }
 
@@ -52,10 +52,7 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->in_sequence = 0;
         at->table_entry = s->b * rows->table_stride;
     }
-    at->left = rows->ring ? rows->ring - at->in_sequence : INT64_MAX;
-    at->row = at->in_sequence;
-    if (rows->page_size)
-        enter_page(rows, at, 0);
+    enter_run(rows, at, 0);
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

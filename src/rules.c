@@ -60,16 +60,6 @@ static inline attn_status check_output_stride(const char *name, const char *stri
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
 
-static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
-{
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
-    return status;
-}
-
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {

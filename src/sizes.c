@@ -118,45 +118,8 @@ static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
     return stride == ATTN_STRIDE_BROADCAST ? 0 : stride == 0 ? to_stride(packed) : stride;
 }
 
-/* resolve_strides fills in the strides of one tensor of `heads` heads, `seq` rows and `dim`
- * elements a row. Packed is [batch, head, seq, dim], or [token, head, dim] with varlen, where the
- * batch axis has no stride. */
-static inline void resolve_strides(ptrdiff_t stride[3], int varlen, int64_t heads, int64_t seq,
-                                   int64_t dim)
-{
-    const int64_t packed[2][3] = { { times(times(heads, seq), dim), times(seq, dim), dim },
-                                   { 0, dim, times(heads, dim) } };
-    int axis;
-    for (axis = 0; axis < 3; axis++)
-        stride[axis] = varlen && axis == 0 ? 0 : stride_or(stride[axis], packed[varlen][axis]);
-}
-
-/* Both tensor types hold the three strides in a row, by name: this is where they become an
- * array. */
-#define RESOLVE_STRIDES(tensor, varlen, heads, seq, dim)                                           \
-    do {                                                                                           \
-        ptrdiff_t stride[3];                                                                       \
-        stride[0] = (tensor).stride_batch;                                                         \
-        stride[1] = (tensor).stride_head;                                                          \
-        stride[2] = (tensor).stride_seq;                                                           \
-        resolve_strides(stride, varlen, heads, seq, dim);                                          \
-        (tensor).stride_batch = stride[0];                                                         \
-        (tensor).stride_head = stride[1];                                                          \
-        (tensor).stride_seq = stride[2];                                                           \
-    } while (0)
-
 static inline attn_tensor as_tensor(const attn_output *o)
 {
     const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
     return t;
-}
-
-/* storage_bytes holds the bytes of one element, by attn_dtype. */
-static const unsigned char storage_bytes[] = { 4, 2, 2 };
-
-#define LAST_DTYPE (COUNT_OF(storage_bytes) - 1)
-
-static inline size_t bytes_of(int dtype)
-{
-    return storage_bytes[dtype];
 }

@@ -61,6 +61,7 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
+    size_t bytes; /* bytes counts those of one number. */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
     float (*load)(const void *data, int64_t at);
@@ -71,10 +72,17 @@ typedef struct storage {
 
 /* The table is in the order of attn_dtype. Runs of f32 are copied. */
 static const storage storages[] = {
-    { 1, load_f32, store_f32, NULL, NULL },
-    { 1, load_f16, store_f16, read_f16, write_f16 },
-    { 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+    { 4, 1, load_f32, store_f32, NULL, NULL },
+    { 2, 1, load_f16, store_f16, read_f16, write_f16 },
+    { 2, 1, load_bf16, store_bf16, read_bf16, write_bf16 },
 };
+
+#define LAST_DTYPE (COUNT_OF(storages) - 1)
+
+static inline size_t bytes_of(int dtype)
+{
+    return storages[dtype].bytes;
+}
 
 /* load_run loads n numbers from data[at..] as f32. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,

@@ -128,6 +128,31 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
+/* put_values writes a sentence in which each # stands for the next of `values`. */
+static inline void put_values(text *t, const char *sentence, const int64_t *values)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *values++);
+        else
+            put_word(t, sentence, 1);
+}
+
+static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
+                                     const int64_t *values)
+{
+    put_values(why, sentence, values);
+    return status;
+}
+
+/* done says "ok" where nothing was wrong. */
+static inline attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
 /* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)

@@ -10,18 +10,13 @@
 static attn_status check_present(const attn_cache *c, int64_t q, const char *first_name,
                                  int64_t first, const char *end_name, int64_t end, text *why)
 {
+    const int64_t values[] = { end, c->begin[q], c->end[q], q };
     if (first <= end && first >= c->begin[q] && end <= c->end[q])
         return ATTN_OK;
-    put_field(why, first_name, first);
-    put(why, " and ");
-    put_field(why, end_name, end);
-    put(why, " must ascend from ");
-    put_int(why, c->begin[q]);
-    put(why, " to ");
-    put_int(why, c->end[q]);
-    put(why, ", the numbers present in sequence ");
-    put_int(why, q);
-    return ATTN_ERR_ARG;
+    bad_field(why, ATTN_ERR_ARG, first_name, first, " and ");
+    put(why, end_name);
+    return bad_values(why, ATTN_ERR_ARG,
+                      " (#) must ascend from # to #, the numbers present in sequence #", values);
 }
 
 /* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
@@ -31,30 +26,25 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
                                   text *why)
 {
     const int64_t gone = c->overwritten_below[q];
+    const int64_t values[] = { end, gone + c->window_left, c->window_left, gone };
     if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
-    put_field(why, "end", end);
-    put(why, " must be at least ");
-    put_int(why, gone + c->window_left);
-    put(why, ": ");
-    put_field(why, "window_left", c->window_left);
-    put(why, " keys before it are needed, and the ring has overwritten those below ");
-    put_int(why, gone);
-    return ATTN_ERR_ARG;
+    return bad_values(why, ATTN_ERR_ARG,
+                      "end (#) must be at least #: window_left (#) keys before it are needed, and "
+                      "the ring has overwritten those below #",
+                      values);
 }
 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const int restart = begin == 0 && end == 0;
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_sequence(c, "sequence", q, &why);
-    if (!status && !restart)
-        status = check_present(c, q, "begin", begin, "end", end, &why);
-    if (!status && !restart)
-        status = check_rollback(c, q, begin, end, &why);
+    status = status ? status : check_sequence(c, "sequence", q, &why);
+    if (begin || end) { /* It is no new start. */
+        status = status ? status : check_present(c, q, "begin", begin, "end", end, &why);
+        status = status ? status : check_rollback(c, q, begin, end, &why);
+    }
     if (status)
         return status;
     set_numbers(c, q, begin, end, c->overwritten_below[q]);
@@ -78,7 +68,7 @@ static void share_pages(attn_cache *c, int64_t from, int64_t to)
 /* Keys of an unpaged cache have the same rows in both sequences. */
 static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
 {
-    cache_run run = run_before(c->begin[to]);
+    cache_run run = { .number = c->begin[to] };
     while (next_run(c, from, c->end[to], &run))
         copy_entry(c, run.at, to, run.rows);
 }
@@ -88,19 +78,15 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
 {
     text why = text_in(why_text, why_bytes);
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_sequence(c, "from", from, &why);
-    if (!status)
-        status = check_sequence(c, "to", to, &why);
+    status = status ? status : check_sequence(c, "from", from, &why);
+    status = status ? status : check_sequence(c, "to", to, &why);
     if (!status && from == to)
         return bad_field(&why, ATTN_ERR_ARG, "to", to, " must be another sequence than from");
     if (!status && c->length[to])
         return bad_field(&why, ATTN_ERR_ARG, "to", to,
                          " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
-    if (!status)
-        status = check_present(c, from, "begin", c->begin[from], "end", end, &why);
-    if (!status)
-        status = check_rollback(c, from, c->begin[from], end, &why);
+    status = status ? status : check_present(c, from, "begin", c->begin[from], "end", end, &why);
+    status = status ? status : check_rollback(c, from, c->begin[from], end, &why);
     if (status)
         return status;
     set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
@@ -111,37 +97,31 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
     return done(ATTN_OK, &why);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Views and reading
- * --------------------------------------------------------------------------------------------- */
+/* ---- views and reading */
 
-/* A view_memory holds the offsets of a view's arrays in the caller's memory. */
-typedef struct view_memory {
-    int64_t key_base, kv_len, begin, table, bytes;
-} view_memory;
-
-static int64_t view_pages(const attn_cache *c)
+/* chosen_of makes a cache of `batch` sequences without its arrays, in which each sequence of a cache
+ * that is not paged is a page of its own. */
+static attn_cache chosen_of(const attn_cache *c, int64_t batch)
 {
-    return c->page_size ? c->pages_per_sequence : 1;
+    attn_cache chosen = *c;
+    chosen.num_sequences = batch;
+    chosen.pages_per_sequence = max64(c->pages_per_sequence, 1);
+    chosen.page_size = cache_entry_rows(c);
+    chosen.num_pages = cache_entries(c);
+    return chosen;
 }
 
-static view_memory place_view(const attn_cache *c, int64_t batch)
+static int64_t view_bytes(const attn_cache *c, int64_t batch)
 {
-    view_memory m;
-    int64_t at = 0;
-    m.key_base = place(&at, batch, sizeof(int64_t));
-    m.kv_len = place(&at, batch, sizeof(int32_t));
-    m.begin = place(&at, batch, sizeof(int32_t));
-    m.table = place(&at, times(batch, view_pages(c)), sizeof(int32_t));
-    m.bytes = plus(at, ALIGNMENT - 1);
-    return m;
+    attn_cache chosen = chosen_of(c, batch);
+    return place_arrays(&chosen, VIEW_ARRAYS, NULL);
 }
 
 static attn_status check_view_size(const attn_cache *c, int64_t batch, text *why)
 {
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (batch > MOST || place_view(c, batch).bytes >= ADDRESS_LIMIT)
+    if (view_bytes(c, batch) >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "batch", batch,
                          ": the view would exceed the address space");
     return ATTN_OK;
@@ -154,14 +134,30 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
     attn_status status = check_cache(c, &why);
     if (!status && !bytes)
         return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
+    status = status ? status : check_view_size(c, batch, &why);
     if (!status)
-        status = check_view_size(c, batch, &why);
-    if (!status)
-        *bytes = (size_t)place_view(c, batch).bytes;
+        *bytes = (size_t)view_bytes(c, batch);
     return done(status, &why);
 }
 
-/* view_storage sets what does not depend on which sequences are chosen. */
+/* copy_chosen makes a cache of chosen sequences, whose arrays lie in `memory`. */
+static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
+                              const void *memory)
+{
+    attn_cache chosen = chosen_of(c, batch);
+    int64_t b;
+    place_arrays(&chosen, VIEW_ARRAYS, memory);
+    for (b = 0; b < batch; b++) {
+        const int32_t q = sequences[b];
+        chosen.begin[b] = c->begin[q];
+        chosen.length[b] = c->length[q];
+        chosen.first_row[b] = c->first_row[q];
+        memcpy(table_of(&chosen, b), c->page_size ? table_of(c, q) : &q,
+               (size_t)chosen.pages_per_sequence * sizeof q);
+    }
+    return chosen;
+}
+
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -171,47 +167,21 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+}
+
+static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)
+{
+    const attn_rows rows = { .ring = c->rows,
+                             .begin = c->first_row,
+                             .page_size = c->page_size,
+                             .num_pages = c->num_pages,
+                             .table = c->table };
+    p->batch = batch;
+    p->kv_len = c->length;
     p->kv_begin = NULL;
     p->cu_seqlens_kv = NULL;
-    memset(&p->kv_rows, 0, sizeof p->kv_rows);
-    p->kv_rows.ring = c->rows;
-}
-
-static void view_all(const attn_cache *c, attn_params *p)
-{
-    p->kv_len = c->length;
     p->key_base = c->begin;
-    p->kv_rows.begin = c->first_row;
-    p->kv_rows.table = c->table;
-    p->kv_rows.page_size = c->page_size;
-    p->kv_rows.num_pages = c->num_pages;
-}
-
-/* view_chosen treats each sequence of a cache that is not paged as a page of its own. */
-static void view_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
-                        attn_params *p, char *at)
-{
-    const view_memory m = place_view(c, batch);
-    int64_t *key_base = (int64_t *)(void *)(at + m.key_base);
-    int32_t *kv_len = (int32_t *)(void *)(at + m.kv_len);
-    int32_t *begin = (int32_t *)(void *)(at + m.begin);
-    int32_t *table = (int32_t *)(void *)(at + m.table);
-    const int64_t pages = view_pages(c);
-    int64_t b;
-    for (b = 0; b < batch; b++) {
-        const int32_t q = sequences[b];
-        key_base[b] = c->begin[q];
-        kv_len[b] = c->length[q];
-        begin[b] = c->first_row[q];
-        memcpy(table + b * pages, c->page_size ? table_of(c, q) : &q,
-               (size_t)pages * sizeof *table);
-    }
-    p->kv_len = kv_len;
-    p->key_base = key_base;
-    p->kv_rows.begin = begin;
-    p->kv_rows.table = table;
-    p->kv_rows.page_size = cache_entry_rows(c);
-    p->kv_rows.num_pages = cache_entries(c);
+    p->kv_rows = rows;
 }
 
 /* count_shared counts the first keys of the view that all its sequences have in one set of pages
@@ -234,11 +204,11 @@ static int64_t count_shared(const attn_cache *c, const attn_params *p)
 
 static attn_status check_window(const attn_cache *c, const attn_params *p, text *why)
 {
+    const int64_t values[] = { p->window_left, c->window_left };
     if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
         return ATTN_OK;
-    bad_field(why, ATTN_ERR_ARG, "p.window_left", p->window_left, " must be from 0 to ");
-    put_int(why, c->window_left);
-    return bad(why, ATTN_ERR_ARG, ", the window_left of the ring");
+    return bad_values(why, ATTN_ERR_ARG,
+                      "p.window_left (#) must be from 0 to #, the window_left of the ring", values);
 }
 
 /* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
@@ -252,23 +222,15 @@ static void view_window(const attn_cache *c, attn_params *p)
 }
 
 static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
-                              int64_t batch, const attn_params *p, size_t room, text *why)
+                              int64_t batch, const attn_params *p, text *why)
 {
     attn_status status = check_cache(c, why);
     if (!status && !p)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    if (!status)
-        status = check_layer(c, layer, why);
-    if (!status)
-        status = check_view_size(c, batch, why);
-    if (!status)
-        status = check_chosen(c, sequences, batch, why);
-    if (!status)
-        status = check_window(c, p, why);
-    if (!status && sequences && room < (size_t)place_view(c, batch).bytes)
-        return too_small_memory(room, place_view(c, batch).bytes,
-                                "; attn_cache_view_size says how many", why);
-    return status;
+    status = status ? status : check_layer(c, layer, why);
+    status = status ? status : check_view_size(c, batch, why);
+    status = status ? status : check_chosen(c, sequences, batch, why);
+    return status ? status : check_window(c, p, why);
 }
 
 ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const int32_t *sequences,
@@ -276,36 +238,42 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
                                      char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const size_t room = memory ? bytes : 0;
-    const attn_status status = check_view(c, layer, sequences, batch, p, room, &why);
+    attn_cache shown;
+    attn_status status = check_view(c, layer, sequences, batch, p, &why);
+    if (!status && sequences)
+        status = check_memory(memory, bytes, view_bytes(c, batch), "attn_cache_view_size", &why);
     if (status)
         return status;
-    p->batch = batch;
+    shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;
     view_storage(c, layer, p);
-    if (sequences)
-        view_chosen(c, sequences, batch, p, align_memory(memory));
-    else
-        view_all(c, p);
+    view_sequences(&shown, batch, p);
     p->shared_keys = c->page_size ? count_shared(c, p) : 0;
     view_window(c, p);
     return done(ATTN_OK, &why);
 }
 
-/* check_read checks one of the outputs of attn_cache_read and resolves its strides in *o. */
-static attn_status check_read(const attn_cache *c, int side, int64_t count, attn_output *o,
-                              text *why)
+/* ---- reading */
+
+typedef struct cache_outputs {
+    attn_output k, v;
+} cache_outputs;
+
+#define AT(member) offsetof(cache_outputs, member)
+
+static const call_field read_fields[] = {
+    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+};
+#undef AT
+
+static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_outputs *to, text *why)
 {
-    ptrdiff_t axes[4] = { 0, 0, 0, 1 };
-    attn_status status = check_output_strides(side_names[side], o, why);
-    if (!status)
-        status = check_dtype(side_names[side], o->dtype, storage_of(c, side)->dtype, why);
-    if (status)
-        return status;
-    RESOLVE_STRIDES(*o, 0, c->num_heads_kv, count, dim_of(c, side));
-    axes[1] = o->stride_head;
-    axes[2] = o->stride_seq;
-    return check_extent(side_names[side], (int64_t)bytes_of(o->dtype), 1, c->num_heads_kv, count,
-                        dim_of(c, side), axes, why);
+    const call_axes x = axes_of_rows(c, 1, count, 0);
+    const int n = COUNT_OF(read_fields);
+    attn_status status = check_output_fields(read_fields, n, to, why);
+    status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
+    status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
+    return status ? status : resolve_arrays(read_fields, n, to, &x, why);
 }
 
 static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,
@@ -313,10 +281,10 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, i
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
-    cache_run run = run_before(first);
+    cache_run run = { .number = first };
     cache_place at = { 0, 0 };
     while (to->data && next_run(c, q, first + count, &run)) {
-        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, dim_of(c, side));
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
         at.row += run.rows;
     }
 }
@@ -325,25 +293,20 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
                                      int64_t count, const attn_output *k, const attn_output *v,
                                      char *why_text, size_t why_bytes)
 {
+    static const attn_output unwanted = { 0, 0, 0, 0, NULL };
     text why = text_in(why_text, why_bytes);
-    attn_output to[CACHE_SIDES];
+    cache_outputs to = { k ? *k : unwanted, v ? *v : unwanted };
     attn_status status = check_cache(c, &why);
-    int side;
-    memset(to, 0, sizeof to);
-    to[CACHE_K] = k ? *k : to[CACHE_K];
-    to[CACHE_V] = v ? *v : to[CACHE_V];
-    if (!status)
-        status = check_layer(c, layer, &why);
-    if (!status)
-        status = check_sequence(c, "sequence", q, &why);
-    if (!status)
-        status = check_index("count", count, c->length[q], &why);
+    status = status ? status : check_layer(c, layer, &why);
+    status = status ? status : check_sequence(c, "sequence", q, &why);
+    status = status ? status : check_index("count", count, c->length[q], &why);
     if (!status)
         status = check_present(c, q, "first", first, "first + count", min64(first, TOO_BIG) + count,
                                &why);
-    for (side = 0; side < CACHE_SIDES && !status; side++)
-        status = check_read(c, side, count, &to[side], &why);
-    for (side = 0; side < CACHE_SIDES && !status; side++)
-        read_rows(c, side, layer, q, first, count, &to[side]);
-    return done(status, &why);
+    status = status ? status : resolve_outputs(c, count, &to, &why);
+    if (status)
+        return status;
+    read_rows(c, CACHE_K, layer, q, first, count, &to.k);
+    read_rows(c, CACHE_V, layer, q, first, count, &to.v);
+    return done(ATTN_OK, &why);
 }

@@ -21,14 +21,6 @@ typedef struct cache_run {
     cache_place at;
 } cache_run;
 
-static cache_run run_before(int64_t number)
-{
-    cache_run run;
-    memset(&run, 0, sizeof run);
-    run.number = number;
-    return run;
-}
-
 /* next_run steps to the next run of a sequence's numbers up to end-1, and returns 0 after the
  * last. */
 static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
@@ -107,7 +99,7 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, dim_of(c, side));
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim);
         }
 }
 

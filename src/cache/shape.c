@@ -8,27 +8,9 @@
 #pragma once
 
 #include "../api/cache.h"
-#include "../storage.c"
-#include "../rules.c"
+#include "../fields.c"
 
 enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
-
-static const char *const side_names[CACHE_SIDES] = { "k", "v" };
-
-static int64_t dim_of(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? c->head_dim : c->head_dim_v;
-}
-
-static const attn_output *storage_of(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? &c->k : &c->v;
-}
-
-static ptrdiff_t layer_stride(const attn_cache *c, int side)
-{
-    return side == CACHE_K ? c->k_stride_layer : c->v_stride_layer;
-}
 
 static int64_t cache_entries(const attn_cache *c)
 {
@@ -40,12 +22,35 @@ static int64_t cache_entry_rows(const attn_cache *c)
     return c->page_size ? c->page_size : c->rows;
 }
 
+/* A cache_side is K or V of a cache; its axes are layers, entries, heads and rows. */
+typedef struct cache_side {
+    const char *name;
+    attn_output storage;
+    int64_t count[4], dim;
+    ptrdiff_t stride[4];
+} cache_side;
+
+static cache_side side_of(const attn_cache *c, int side)
+{
+    const int is_k = side == CACHE_K;
+    const attn_output o = is_k ? c->k : c->v;
+    const cache_side s = {
+        .name = is_k ? "k" : "v",
+        .storage = o,
+        .count = { c->num_layers, cache_entries(c), c->num_heads_kv, cache_entry_rows(c) },
+        .dim = is_k ? c->head_dim : c->head_dim_v,
+        .stride = { is_k ? c->k_stride_layer : c->v_stride_layer, o.stride_batch, o.stride_head,
+                    o.stride_seq },
+    };
+    return s;
+}
+
 /* layer_of gives one layer of K or V: [entry, head, row, dim]. */
 static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
-    attn_output o = *storage_of(c, side);
-    o.data =
-        (char *)o.data + (ptrdiff_t)layer * layer_stride(c, side) * (ptrdiff_t)bytes_of(o.dtype);
+    const cache_side s = side_of(c, side);
+    attn_output o = s.storage;
+    o.data = (char *)o.data + (ptrdiff_t)layer * s.stride[0] * (ptrdiff_t)bytes_of(o.dtype);
     return o;
 }
 
@@ -53,99 +58,89 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
-#define BYTES_TO(x, at, head)                                                                      \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
+#define BYTES_TO(x, at, head, i)                                                                   \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
+      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
      (ptrdiff_t)bytes_of((x).dtype))
 
-/* copy_row_run copies `count` rows that lie one after the other; if both sides have one storage
- * type it keeps every bit, NaN and -0 included. */
-static void copy_row_run(char *to, int to_dtype, ptrdiff_t to_step, const char *from,
-                         int from_dtype, ptrdiff_t from_step, int64_t count, int64_t dim)
-{
-    const size_t bytes = (size_t)dim * bytes_of(to_dtype);
-    int64_t i;
-    if (to_dtype == from_dtype && to_step == (ptrdiff_t)bytes && from_step == to_step) {
-        memcpy(to, from, bytes * (size_t)count);
-        return;
-    }
-    for (i = 0; i < count; i++, to += to_step, from += from_step) {
-        if (to_dtype == from_dtype)
-            memcpy(to, from, bytes);
-        else
-            attn_convert(to, to_dtype, from, from_dtype, (size_t)dim);
-    }
-}
-
-/* copy_heads copies all heads of `count` rows. */
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const ptrdiff_t to_step = to->stride_seq * (ptrdiff_t)bytes_of(to->dtype);
-    const ptrdiff_t from_step = from->stride_seq * (ptrdiff_t)bytes_of(from->dtype);
-    int64_t h;
+    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
+    int64_t h, i;
     for (h = 0; h < heads; h++)
-        copy_row_run((char *)to->data + BYTES_TO(*to, at, h), to->dtype, to_step,
-                     (const char *)from->data + BYTES_TO(*from, from_at, h), from->dtype, from_step,
-                     count, dim);
+        for (i = 0; i < rows; i++) {
+            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
+            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
+            if (to->dtype == from->dtype)
+                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+            else
+                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+        }
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Shape
- * --------------------------------------------------------------------------------------------- */
+/* ---- shape */
 
-#define CACHE_RULE(field, least, most) #field, offsetof(attn_cache, field), least, most
+#define AT(member) offsetof(attn_cache, member)
 
 /* Numbers of sequences, pages and rows have to fit int32_t. */
-static const size_rule cache_counts[] = {
-    { CACHE_RULE(num_sequences, 1, INT32_MAX) }, { CACHE_RULE(num_layers, 0, MOST) },
-    { CACHE_RULE(num_heads_kv, 1, MOST) },       { CACHE_RULE(head_dim, 1, MOST) },
-    { CACHE_RULE(head_dim_v, 0, MOST) },         { CACHE_RULE(capacity, 1, INT32_MAX) },
-    { CACHE_RULE(page_size, 0, INT32_MAX) },     { CACHE_RULE(num_pages, 0, INT32_MAX) },
-    { CACHE_RULE(window_left, 0, INT32_MAX) },
+static const call_field cache_fields[] = {
+    { VALUE(num_sequences, F_INT64, BY_ALL, 1, INT32_MAX) },
+    { VALUE(num_layers, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(num_heads_kv, F_INT64, BY_ALL, 1, MOST) },
+    { VALUE(head_dim, F_INT64, BY_ALL, 1, MOST) },
+    { VALUE(head_dim_v, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(capacity, F_INT64, BY_ALL, 1, INT32_MAX) },
+    { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_CACHE_NHD) },
+    { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
 };
 
-static const size_rule cache_enums[] = {
-    { CACHE_RULE(layout, 0, ATTN_CACHE_NHD) },
-    { CACHE_RULE(k.dtype, 0, LAST_DTYPE) },
-    { CACHE_RULE(v.dtype, 0, LAST_DTYPE) },
+/* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
+ * first VIEW_ARRAYS. */
+static const call_field state_fields[] = {
+    { LIST(begin, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(length, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(first_row, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(table, F_I32, BY_ALL, AXIS_BATCH, AXIS_PAGE) },
+    { LIST(end, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(overwritten_below, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
+    { LIST(uses, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
+    { LIST(free_pages, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
+    { LIST(k.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM), .dtype = AT(k.dtype) },
+    { LIST(v.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM_V), .dtype = AT(v.dtype) },
 };
+#undef AT
 
-/* check_given_strides looks at strides as given: rows of storage that is written must not share
- * elements. */
-static attn_status check_given_strides(const attn_cache *c, text *why)
-{
-    attn_status status = check_output_strides("k", &c->k, why);
-    if (!status)
-        status = check_output_strides("v", &c->v, why);
-    if (!status)
-        status = check_output_stride("k", "_stride_layer", c->k_stride_layer, why);
-    if (!status)
-        status = check_output_stride("v", "_stride_layer", c->v_stride_layer, why);
-    return status;
-}
+enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
 
 static attn_status check_fields(const attn_cache *c, text *why)
 {
-    attn_status status = check_counts(c, cache_counts, COUNT_OF(cache_counts), why);
-    if (!status)
-        status = check_enums(c, cache_enums, COUNT_OF(cache_enums), why);
+    const int64_t values[] = { c->window_left, c->capacity };
+    attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
-    if (c->ring && c->window_left >= c->capacity) {
-        bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
-                  " of a ring must be below capacity");
-        put_field(why, "", c->capacity);
-        return ATTN_ERR_ARG;
-    }
+    if (c->ring && c->window_left >= c->capacity)
+        return bad_values(why, ATTN_ERR_ARG, "window_left (#) of a ring must be below capacity (#)",
+                          values);
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
-    return check_given_strides(c, why);
+    status = check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
+    status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
+    return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
 }
 
 static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
@@ -167,30 +162,9 @@ static void resolve_cache(attn_cache *c)
     c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
     if (c->page_size && !c->num_pages)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
+    c->table = c->uses = c->free_pages = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
-}
-
-typedef struct storage_axes { /* The axes are layers, entries, heads and rows. */
-    int64_t count[4];
-    ptrdiff_t stride[4];
-    int64_t dim;
-} storage_axes;
-
-static storage_axes axes_of(const attn_cache *c, int side)
-{
-    const attn_output *o = storage_of(c, side);
-    storage_axes a;
-    a.count[0] = c->num_layers;
-    a.count[1] = cache_entries(c);
-    a.count[2] = c->num_heads_kv;
-    a.count[3] = cache_entry_rows(c);
-    a.stride[0] = layer_stride(c, side);
-    a.stride[1] = o->stride_batch;
-    a.stride[2] = o->stride_head;
-    a.stride[3] = o->stride_seq;
-    a.dim = dim_of(c, side);
-    return a;
 }
 
 static int64_t distance(ptrdiff_t stride)
@@ -201,92 +175,84 @@ static int64_t distance(ptrdiff_t stride)
 /* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
  * axis, from the smallest stride to the largest, has to step over all that the axes before it
  * cover. */
-static int64_t span_of(const storage_axes *a)
+static int64_t span_of(const cache_side *s)
 {
-    int64_t span = a->dim;
+    int64_t span = s->dim;
     int n, axis, used = 0;
     for (n = 0; n < 4; n++) {
         int next = -1;
         for (axis = 0; axis < 4; axis++)
             if (!(used >> axis & 1) &&
-                (next < 0 || distance(a->stride[axis]) < distance(a->stride[next])))
+                (next < 0 || distance(s->stride[axis]) < distance(s->stride[next])))
                 next = axis;
         used |= 1 << next;
-        if (a->count[next] == 1)
+        if (s->count[next] == 1)
             continue;
-        if (distance(a->stride[next]) < span)
+        if (distance(s->stride[next]) < span)
             return 0;
-        span = plus(span, times(a->count[next] - 1, distance(a->stride[next])));
+        span = plus(span, times(s->count[next] - 1, distance(s->stride[next])));
     }
     return span;
 }
 
-static void put_storage(const attn_cache *c, int side, text *why)
+static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_status status,
+                               const char *rest, text *why)
 {
-    const storage_axes a = axes_of(c, side);
-    const char *const names[] = { "num_layers", c->page_size ? "num_pages" : "num_sequences",
-                                  "num_heads_kv", c->page_size ? "page_size" : "rows" };
-    int axis;
-    put(why, side_names[side]);
-    put(why, ": ");
-    for (axis = 0; axis < 4; axis++) {
-        put_field(why, names[axis], a.count[axis]);
-        put(why, axis < 3 ? " x " : "");
-    }
+    put(why, s->name);
+    put_values(why,
+               c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
+                            : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
+               s->count);
+    return bad(why, status, rest);
 }
 
 /* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
-    const attn_output *o = storage_of(c, side);
-    const storage_axes a = axes_of(c, side);
-    const int64_t span = span_of(&a);
+    const cache_side s = side_of(c, side);
+    const int64_t span = span_of(&s);
     int axis;
-    for (axis = 0; axis < 4 && !o->data; axis++)
-        if (a.stride[axis] < 0) {
-            put(why, side_names[side]);
+    for (axis = 0; axis < 4 && !s.storage.data; axis++)
+        if (s.stride[axis] < 0) {
+            put(why, s.name);
             return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
         }
-    if (!span) {
-        put_storage(c, side, why);
-        return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
-    }
-    if (times(span, (int64_t)bytes_of(o->dtype)) < ADDRESS_LIMIT)
+    if (!span)
+        return bad_storage(c, &s, ATTN_ERR_ARG, ": with its strides rows share elements", why);
+    if (times(span, (int64_t)bytes_of(s.storage.dtype)) < ADDRESS_LIMIT)
         return ATTN_OK;
-    put_storage(c, side, why);
-    return bad(why, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space");
+    return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
+                       why);
 }
 
-/* A cache_memory holds the offsets of the arrays in the caller's memory, from an aligned address
- * on. */
-typedef struct cache_memory {
-    int64_t begin, end, overwritten_below, length, first_row, table, uses, free_pages, k, v;
-    int64_t bytes; /* bytes is enough for all, at any address. */
-} cache_memory;
-
-static cache_memory place_cache(const attn_cache *c)
+/* place_arrays counts the bytes of the first n arrays of the state, at any address, and puts them
+ * into `memory` unless it is NULL. Storage of the caller's own stays where it is. */
+static int64_t place_arrays(attn_cache *c, int n, const void *memory)
 {
-    const storage_axes k = axes_of(c, CACHE_K), v = axes_of(c, CACHE_V);
-    const int64_t n = c->num_sequences;
-    cache_memory m;
+    const cache_side k = side_of(c, CACHE_K), v = side_of(c, CACHE_V);
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = c->num_sequences,
+                                     [AXIS_PAGE] = c->pages_per_sequence,
+                                     [AXIS_ENTRY] = c->num_pages,
+                                     [AXIS_DIM] = c->k.data ? 0 : span_of(&k),
+                                     [AXIS_DIM_V] = c->v.data ? 0 : span_of(&v) } };
     int64_t at = 0;
-    m.begin = place(&at, n, sizeof *c->begin);
-    m.end = place(&at, n, sizeof *c->end);
-    m.overwritten_below = place(&at, n, sizeof *c->overwritten_below);
-    m.length = place(&at, n, sizeof *c->length);
-    m.first_row = place(&at, n, sizeof *c->first_row);
-    m.table = place(&at, times(n, c->pages_per_sequence), sizeof *c->table);
-    m.uses = place(&at, c->num_pages, sizeof *c->uses);
-    m.free_pages = place(&at, c->num_pages, sizeof *c->free_pages);
-    m.k = place(&at, c->k.data ? 0 : span_of(&k), bytes_of(c->k.dtype));
-    m.v = place(&at, c->v.data ? 0 : span_of(&v), bytes_of(c->v.dtype));
-    m.bytes = plus(at, ALIGNMENT - 1);
-    return m;
+    int i;
+    for (i = 0; i < n; i++) {
+        const call_field *f = &state_fields[i];
+        const int64_t count = times(x.count[f->axis[0]], x.count[f->axis[3]]);
+        const int64_t offset = place(&at, count, (size_t)element_bytes(f, c));
+        if (memory && count) {
+            const char *array = align_memory(memory) + offset;
+            memcpy((char *)c + f->offset, &array, sizeof array);
+        }
+    }
+    return plus(at, ALIGNMENT - 1);
 }
 
-/* check_shape turns *c into *resolved with its memory *m, or says what is wrong with it. */
-static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_memory *m,
-                               text *why)
+/* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
+ * it. */
+static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
 {
     attn_status status;
     if (!c)
@@ -305,31 +271,28 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, cache_
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
-    if (!status)
-        status = check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_storage(resolved, CACHE_V, why);
     if (status)
         return status;
-    *m = place_cache(resolved);
-    if (m->bytes >= ADDRESS_LIMIT)
+    *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
+    if (*bytes >= ADDRESS_LIMIT)
         return bad_field(why, ATTN_ERR_OVERFLOW, "capacity", c->capacity,
                          ": the cache would exceed the address space");
     return ATTN_OK;
 }
 
-static attn_status done(attn_status status, text *why)
+/* check_memory says whether the caller gave enough; `query` is the function that tells how many
+ * bytes that is. */
+static attn_status check_memory(const void *memory, size_t bytes, int64_t need, const char *query,
+                                text *why)
 {
-    if (!status)
-        put(why, "ok");
-    return status;
-}
-
-static attn_status too_small_memory(size_t bytes, int64_t need, const char *rest, text *why)
-{
-    put_field(why, "memory: bytes", (int64_t)bytes);
-    put(why, " must be at least ");
-    put_int(why, need);
-    put(why, rest);
-    return ATTN_ERR_WORKSPACE;
+    const size_t have = memory ? bytes : 0;
+    const int64_t values[] = { (int64_t)have, need };
+    if ((uint64_t)have >= (uint64_t)need)
+        return ATTN_OK;
+    put_values(why, "memory: bytes (#) must be at least #; ", values);
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says how many");
 }
 
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why_text,
@@ -337,28 +300,14 @@ ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *w
 {
     text why = text_in(why_text, why_bytes);
     attn_cache resolved;
-    cache_memory m;
+    int64_t need;
     attn_status status;
     if (!bytes)
         return bad(&why, ATTN_ERR_ARG, "bytes is NULL");
-    status = check_shape(c, &resolved, &m, &why);
+    status = check_shape(c, &resolved, &need, &why);
     if (!status)
-        *bytes = (size_t)m.bytes;
+        *bytes = (size_t)need;
     return done(status, &why);
-}
-
-static void point_arrays(attn_cache *c, const cache_memory *m, char *at)
-{
-    c->begin = (int64_t *)(void *)(at + m->begin);
-    c->end = (int64_t *)(void *)(at + m->end);
-    c->overwritten_below = (int64_t *)(void *)(at + m->overwritten_below);
-    c->length = (int32_t *)(void *)(at + m->length);
-    c->first_row = (int32_t *)(void *)(at + m->first_row);
-    c->table = c->page_size ? (int32_t *)(void *)(at + m->table) : NULL;
-    c->uses = c->page_size ? (int32_t *)(void *)(at + m->uses) : NULL;
-    c->free_pages = c->page_size ? (int32_t *)(void *)(at + m->free_pages) : NULL;
-    c->k.data = c->k.data ? c->k.data : at + m->k;
-    c->v.data = c->v.data ? c->v.data : at + m->v;
 }
 
 static void empty_cache(attn_cache *c)
@@ -381,15 +330,13 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
                                      size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const size_t room = memory ? bytes : 0;
     attn_cache resolved;
-    cache_memory m;
-    const attn_status status = check_shape(c, &resolved, &m, &why);
+    int64_t need;
+    attn_status status = check_shape(c, &resolved, &need, &why);
+    status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
     if (status)
         return status;
-    if ((uint64_t)room < (uint64_t)m.bytes)
-        return too_small_memory(room, m.bytes, "; attn_cache_size says how many", &why);
-    point_arrays(&resolved, &m, align_memory(memory));
+    place_arrays(&resolved, STATE_ARRAYS, memory);
     empty_cache(&resolved);
     *c = resolved;
     return done(ATTN_OK, &why);

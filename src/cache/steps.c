@@ -61,20 +61,18 @@ static attn_status check_sequence(const attn_cache *c, const char *name, int64_t
 static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
                                 text *why)
 {
+    const int64_t counts[] = { batch, c->num_sequences };
     int64_t b;
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (!sequences && batch > c->num_sequences) {
-        bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at most num_sequences");
-        put_field(why, "", c->num_sequences);
-        return ATTN_ERR_ARG;
+    if (!sequences && batch > c->num_sequences)
+        return bad_values(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)", counts);
+    for (b = 0; sequences && b < batch; b++) {
+        const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
+        if (values[1] < 0 || values[1] > values[2])
+            return bad_values(why, ATTN_ERR_ARG,
+                              "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
     }
-    for (b = 0; sequences && b < batch; b++)
-        if (sequences[b] < 0 || sequences[b] >= c->num_sequences) {
-            bad_entry(why, "sequences", b, sequences[b], " must be from 0 to num_sequences - 1, ");
-            put_int(why, c->num_sequences - 1);
-            return ATTN_ERR_ARG;
-        }
     return ATTN_OK;
 }
 
@@ -103,44 +101,39 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
         return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
                          s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
     status = check_chosen(c, s->sequences, s->batch, why);
-    if (!status)
-        status = check_distinct(s->sequences, s->batch, why);
+    status = status ? status : check_distinct(s->sequences, s->batch, why);
     if (!status && s->batch)
         status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
-    for (b = 0; s->len && b < s->batch && !status; b++)
-        if (s->len[b] < 0 || s->len[b] > rows_given(s, b)) {
-            status = bad_entry(why, "len", b, s->len[b], " must be from 0 to ");
-            put_int(why, rows_given(s, b));
-        }
+    for (b = 0; s->len && b < s->batch && !status; b++) {
+        const int64_t values[] = { b, s->len[b], rows_given(s, b) };
+        if (values[1] < 0 || values[1] > values[2])
+            status = bad_values(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
+    }
     return status;
 }
 
-static void put_new_keys(const attn_cache *c, const cache_part *part, text *why)
+/* bad_keys says "sequence q with n keys and m new ones: rest". */
+static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_status status,
+                            const char *rest, text *why)
 {
-    put(why, "sequence ");
-    put_int(why, part->sequence);
-    put(why, " with ");
-    put_int(why, c->length[part->sequence]);
-    put(why, " keys and ");
-    put_int(why, part->count);
-    put(why, " new ones: ");
+    const int64_t values[] = { part->sequence, c->length[part->sequence], part->count };
+    put_values(why, "sequence # with # keys and # new ones: ", values);
+    return bad(why, status, rest);
 }
 
 static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
 {
     const int64_t present = c->length[part->sequence];
     const int64_t longest = c->rows - min64(c->window_left, present);
+    const int64_t values[] = { c->rows, c->window_left, longest };
     if (part->count <= (c->ring ? longest : c->capacity - present))
         return ATTN_OK;
-    put_new_keys(c, part, why);
+    bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
-    put_field(why, "a ring of rows", c->rows);
-    put(why, " with ");
-    put_field(why, "window_left", c->window_left);
-    put(why, " takes at most ");
-    put_int(why, longest);
-    return bad(why, ATTN_ERR_FULL, " in one step");
+    return bad_values(why, ATTN_ERR_FULL,
+                      "a ring of rows (#) with window_left (#) takes at most # in one step",
+                      values);
 }
 
 /* is_last_user tells whether all other sequences that have this page are earlier entries of the
@@ -176,129 +169,105 @@ static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64
 static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
-    int64_t b, needed = 0;
+    int64_t values[] = { c->num_free, c->num_pages, 0 }, b;
     for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         status = check_room(c, &part, why);
     }
     for (b = 0; c->page_size && b < s->batch && !status; b++)
-        needed += pages_needed(c, s, b);
-    if (status || needed <= c->num_free)
+        values[2] += pages_needed(c, s, b);
+    if (status || values[2] <= c->num_free)
         return status;
-    put_field(why, "num_free", c->num_free);
-    put(why, " of ");
-    put_field(why, "num_pages", c->num_pages);
-    put(why, " is too few: the step needs ");
-    put_int(why, needed);
-    return bad(why, ATTN_ERR_FULL, " pages");
+    return bad_values(why, ATTN_ERR_FULL,
+                      "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
 }
 
-/* input_of gives k or v of a step with its strides resolved. */
-static attn_tensor input_of(const attn_cache *c, const attn_cache_step *s, int side)
+/* ---- what a step brings */
+
+#define AT(member) offsetof(attn_cache_step, member)
+
+static const call_field step_fields[] = {
+    { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
+    { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },
+};
+#undef AT
+
+static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows, int packed)
 {
-    attn_tensor t = side == CACHE_K ? s->k : s->v;
-    RESOLVE_STRIDES(t, s->cu_seqlens != NULL, c->num_heads_kv, s->seq_len, dim_of(c, side));
-    return t;
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = packed ? 1 : batch,
+                                     [AXIS_HEAD_KV] = c->num_heads_kv,
+                                     [AXIS_ROW] = rows,
+                                     [AXIS_DIM] = c->head_dim,
+                                     [AXIS_DIM_V] = c->head_dim_v },
+                          .packed_q = packed };
+    return x;
 }
 
 /* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
-static attn_status check_dtype(const char *name, int dtype, int stored, text *why)
+static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *why)
 {
-    if (dtype == ATTN_F32 || dtype == stored)
+    const cache_side s = side_of(c, side);
+    const int64_t values[] = { dtype, s.storage.dtype };
+    if (dtype == ATTN_F32 || dtype == s.storage.dtype)
         return ATTN_OK;
-    put(why, name);
-    bad_field(why, ATTN_ERR_ARG, ".dtype", dtype, " must be f32 (0) or as stored ");
-    put(why, "(");
-    put_int(why, stored);
-    put(why, ")");
-    return ATTN_ERR_ARG;
+    put(why, s.name);
+    return bad_values(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
 }
 
-static attn_status check_input(const attn_cache *c, const attn_cache_step *s, int side, text *why)
+static attn_status check_data(const attn_cache_step *s, text *why)
 {
-    const attn_tensor t = input_of(c, s, side);
-    const ptrdiff_t stride[4] = { t.stride_batch, t.stride_head, t.stride_seq, 1 };
-    const int64_t batch = s->cu_seqlens ? 1 : s->batch;
-    attn_status status = check_dtype(side_names[side], t.dtype, storage_of(c, side)->dtype, why);
-    if (status)
-        return status;
-    if (!t.data && s->batch && s->seq_len) {
-        put(why, side_names[side]);
-        return bad(why, ATTN_ERR_ARG, ".data is NULL");
-    }
-    return check_extent(side_names[side], (int64_t)bytes_of(t.dtype), batch, c->num_heads_kv,
-                        s->seq_len, dim_of(c, side), stride, why);
+    if ((!s->k.data || !s->v.data) && s->batch && s->seq_len)
+        return bad(why, ATTN_ERR_ARG, s->k.data ? "v.data is NULL" : "k.data is NULL");
+    return ATTN_OK;
 }
 
-/* positions_of points to the first of a part's positions; NULL means its keys' numbers. */
-static const int64_t *positions_of(const attn_cache_step *s, cache_place from)
+/* rows_to_turn gives `count` rows of k from `from` on, with numbers from *first on, as rows to turn. */
+static attn_rope_rows rows_to_turn(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                                   int64_t count, const int64_t *first)
 {
-    return s->positions ? s->positions + from.entry * s->seq_len + from.row : NULL;
-}
-
-static attn_status check_positions_given(const attn_cache_step *s, text *why)
-{
-    const ptrdiff_t stride[4] = { (ptrdiff_t)s->seq_len, 0, 1, 1 };
-    if (!s->positions)
-        return ATTN_OK;
-    if (!s->rope)
-        return bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL");
-    return check_extent("positions", sizeof(int64_t), s->cu_seqlens ? 1 : s->batch, 1, s->seq_len,
-                        1, stride, why);
-}
-
-/* no_heads makes rows without a head, so that attn_rope_apply looks at the rope and at positions,
- * and turns nothing. */
-static attn_rope_rows no_heads(const attn_cache *c, const attn_cache_step *s)
-{
-    attn_rope_rows rows;
-    memset(&rows, 0, sizeof rows);
-    rows.batch = 1;
-    rows.head_dim = c->head_dim;
-    rows.x.dtype = s->k.dtype;
-    rows.y.dtype = c->k.dtype;
+    const int64_t at = from.entry * s->seq_len + from.row;
+    const attn_rope_rows rows = {
+        .batch = 1,
+        .num_heads = c->num_heads_kv,
+        .seq_len = count,
+        .head_dim = c->head_dim,
+        .x = s->k,
+        .positions = s->positions ? s->positions + at : NULL,
+        .first = s->positions ? NULL : first,
+    };
     return rows;
 }
 
-/* check_turning_part is for keys with numbers from `first` on. It works on a copy of *why, so that
- * the sequence is named only before a complaint. */
-static attn_status check_turning_part(const attn_cache *c, const attn_cache_step *s,
-                                      const cache_part *part, int64_t first, text why)
-{
-    attn_rope_rows rows = no_heads(c, s);
-    rows.seq_len = part->count;
-    rows.positions = positions_of(s, part->from);
-    rows.first = rows.positions ? NULL : &first;
-    put(&why, "keys of sequence ");
-    put_int(&why, part->sequence);
-    put(&why, ": ");
-    return attn_rope_apply(s->rope, &rows, why.at, why.left);
-}
-
+/* check_turning works on a copy of *why, so that a sequence is named only before a complaint. */
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
                                  text *why)
 {
-    attn_status status = check_positions_given(s, why);
+    attn_status status = ATTN_OK;
     int64_t b;
-    if (!status && s->rope) {
-        const attn_rope_rows none = no_heads(c, s);
-        status = attn_rope_apply(s->rope, &none, why->at, why->left);
-    }
-    for (b = 0; s->rope && b < s->batch && !status; b++) {
+    if (!s->rope)
+        return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
+                            : ATTN_OK;
+    status = check_rope(s->rope, c->head_dim, why);
+    for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
-        const int64_t end = c->end[part.sequence];
-        status = check_turning_part(c, s, &part, extended ? end - part.count : end, *why);
+        const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
+        const attn_rope_rows rows = rows_to_turn(c, s, part.from, part.count, &first);
+        text named = *why;
+        put_values(&named, "keys of sequence #: ", &part.sequence);
+        status = check_rope_positions(s->rope, &rows, &named);
     }
     return status;
 }
 
-static attn_status check_inputs(const attn_cache *c, const attn_cache_step *s, int extended,
-                                text *why)
+/* resolve_step gives k and v of *s their strides, or *why says what is wrong with its arrays. */
+static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int extended, text *why)
 {
-    attn_status status = check_input(c, s, CACHE_K, why);
-    if (!status)
-        status = check_input(c, s, CACHE_V, why);
-    if (!status)
-        status = check_turning(c, s, extended, why);
-    return status;
+    const call_axes x = axes_of_rows(c, s->batch, s->seq_len, s->cu_seqlens != NULL);
+    attn_status status = check_dtype(c, CACHE_K, s->k.dtype, why);
+    status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
+    status = status ? status : check_data(s, why);
+    status = status ? status : resolve_arrays(step_fields, COUNT_OF(step_fields), s, &x, why);
+    return status ? status : check_turning(c, s, extended, why);
 }

@@ -50,14 +50,11 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 {
     text why = text_in(why_text, why_bytes);
     attn_status status = check_cache(c, &why);
+    status = status ? status : check_step(c, s, &why);
+    status = status ? status : check_fits(c, s, &why);
     if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_fits(c, s, &why);
-    if (status)
-        return status;
-    extend_all(c, s); /* From here on nothing can fail. */
-    return done(ATTN_OK, &why);
+        extend_all(c, s); /* From here on nothing can fail. */
+    return done(status, &why);
 }
 
 /* row_in_step tells where the rows of a run are in a step, whose part is the last part->count
@@ -69,43 +66,29 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-/* as_field keeps a stride of 0 that was asked for, which reads one row again and again; in a field
- * it would mean packed. */
-static ptrdiff_t as_field(ptrdiff_t stride)
-{
-    return stride ? stride : ATTN_STRIDE_BROADCAST;
-}
-
 static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run)
 {
-    attn_rope_rows rows = no_heads(c, s);
-    rows.num_heads = c->num_heads_kv;
-    rows.seq_len = run->rows;
-    rows.x = input_of(c, s, CACHE_K);
-    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
-    rows.x.stride_head = as_field(rows.x.stride_head);
-    rows.x.stride_seq = as_field(rows.x.stride_seq);
+    attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0, 0);
     rows.y = layer_of(c, CACHE_K, layer);
-    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
-    rows.positions = positions_of(s, from);
-    rows.first = rows.positions ? NULL : &run->number;
-    attn_rope_apply(s->rope, &rows, NULL, 0); /* Its arguments have been checked. */
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0, 0);
+    apply_rope(s->rope, &rows);
 }
 
 static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run, int side)
 {
     const attn_output o = layer_of(c, side, layer);
-    const attn_tensor t = input_of(c, s, side);
-    copy_heads(&o, run->at, &t, from, c->num_heads_kv, run->rows, dim_of(c, side));
+    copy_heads(&o, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
+               side_of(c, side).dim);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
     const int64_t end = c->end[part->sequence];
-    cache_run run = run_before(end - part->count);
+    cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
         const cache_place from = row_in_step(c, part, &run);
         if (s->rope)
@@ -145,16 +128,14 @@ static attn_status check_extended(const attn_cache *c, const attn_cache_step *s,
     int64_t b;
     for (b = 0; b < s->batch; b++) {
         const cache_part part = part_of(s, b);
-        if (part.count > c->length[part.sequence]) {
-            put_new_keys(c, &part, why);
-            return bad(why, ATTN_ERR_ARG, "call attn_cache_extend with this step first");
-        }
-        if (is_shared(c, &part)) {
-            put_new_keys(c, &part, why);
-            return bad(why, ATTN_ERR_ARG,
-                       "other sequences share their pages: write all layers "
-                       "before attn_cache_fork");
-        }
+        if (part.count > c->length[part.sequence])
+            return bad_keys(c, &part, ATTN_ERR_ARG, "call attn_cache_extend with this step first",
+                            why);
+        if (is_shared(c, &part))
+            return bad_keys(c, &part, ATTN_ERR_ARG,
+                            "other sequences share their pages: write all layers "
+                            "before attn_cache_fork",
+                            why);
     }
     return ATTN_OK;
 }
@@ -163,38 +144,38 @@ ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const 
                                       char *why_text, size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
+    attn_cache_step resolved;
     attn_status status = check_cache(c, &why);
-    if (!status)
-        status = check_layer(c, layer, &why);
-    if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_extended(c, s, &why);
-    if (!status)
-        status = check_inputs(c, s, 1, &why);
+    status = status ? status : check_layer(c, layer, &why);
+    status = status ? status : check_step(c, s, &why);
+    status = status ? status : check_extended(c, s, &why);
     if (status)
         return status;
-    write_all(c, layer, s);
-    return done(ATTN_OK, &why);
+    resolved = *s;
+    status = resolve_step(c, &resolved, 1, &why);
+    if (!status)
+        write_all(c, layer, &resolved);
+    return done(status, &why);
 }
 
 ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, char *why_text,
                                        size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
+    attn_cache_step resolved;
     attn_status status = check_cache(c, &why);
     if (!status && c->num_layers != 1)
         return bad_field(&why, ATTN_ERR_ARG, "num_layers", c->num_layers,
                          ": call attn_cache_extend, then attn_cache_write for each layer");
-    if (!status)
-        status = check_step(c, s, &why);
-    if (!status)
-        status = check_inputs(c, s, 0, &why);
-    if (!status)
-        status = check_fits(c, s, &why);
+    status = status ? status : check_step(c, s, &why);
+    if (status)
+        return status;
+    resolved = *s;
+    status = resolve_step(c, &resolved, 0, &why);
+    status = status ? status : check_fits(c, s, &why);
     if (status)
         return status;
     extend_all(c, s); /* From here on nothing can fail. */
-    write_all(c, 0, s);
+    write_all(c, 0, &resolved);
     return done(ATTN_OK, &why);
 }

@@ -37,9 +37,7 @@ static rope_fixed fixed_over(rope_fixed x, int64_t d)
     const uint64_t by = (uint64_t)d, whole = (uint64_t)x.whole;
     const uint64_t upper = whole % by << 32 | x.part >> 32;
     const uint64_t lower = upper % by << 32 | (x.part & 0xffffffffu);
-    rope_fixed y;
-    y.whole = (int64_t)(whole / by);
-    y.part = upper / by << 32 | lower / by;
+    const rope_fixed y = { (int64_t)(whole / by), upper / by << 32 | lower / by };
     return y;
 }
 
@@ -48,9 +46,8 @@ static rope_fixed fixed_times(rope_fixed x, int64_t n)
 {
     const uint64_t by = (uint64_t)n, lower = (x.part & 0xffffffffu) * by;
     const uint64_t upper = (x.part >> 32) * by + (lower >> 32);
-    rope_fixed y;
-    y.whole = (int64_t)((uint64_t)x.whole * by + (upper >> 32));
-    y.part = upper << 32 | (lower & 0xffffffffu);
+    const rope_fixed y = { (int64_t)((uint64_t)x.whole * by + (upper >> 32)),
+                           upper << 32 | (lower & 0xffffffffu) };
     return y;
 }
 

@@ -139,13 +139,10 @@ static void set_yarn(rope_ladder *l, const attn_rope *r, int64_t dim)
 /* turns_over gives turns / length, which is below a turn. */
 static uint64_t turns_over(float turns, int64_t length)
 {
-    int scale;
+    int scale; /* As turns are from 1e-6 to 1e6, it is from -43 to -4. */
     const uint64_t v = mantissa(turns, &scale);
-    rope_fixed x;
-    x.whole = (int64_t)(v >> -scale); /* As turns are from 1e-6 to 1e6, scale is from -43 to -4. */
-    x.part = v << (64 + scale);
-    x = fixed_over(x, length);
-    return x.whole ? UINT64_MAX : x.part;
+    const rope_fixed x = { (int64_t)(v >> -scale), v << (64 + scale) }, y = fixed_over(x, length);
+    return y.whole ? UINT64_MAX : y.part;
 }
 
 static void set_llama3(rope_ladder *l, const attn_rope *r)
@@ -168,13 +165,13 @@ static void set_llama3(rope_ladder *l, const attn_rope *r)
 
 static rope_ladder ladder_of(const attn_rope *r, int64_t dim)
 {
-    rope_ladder l;
-    memset(&l, 0, sizeof l);
-    l.scaling = r->scaling;
-    l.factor = or_default(r->factor, 1.0f);
-    l.attention = or_default(r->attention_factor, 1.0f);
-    l.freq_factors = r->freq_factors;
-    l.step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim);
+    rope_ladder l = {
+        .step = fixed_over(fixed_times(log2_of_float(or_default(r->base, 10000.0f)), 2), dim),
+        .scaling = r->scaling,
+        .factor = or_default(r->factor, 1.0f),
+        .attention = or_default(r->attention_factor, 1.0f),
+        .freq_factors = r->freq_factors,
+    };
     if (l.scaling == ATTN_ROPE_NTK && dim > 2)
         l.step = fixed_plus(l.step, fixed_over(fixed_times(log2_of_float(l.factor), 2), dim - 2));
     if (l.scaling == ATTN_ROPE_YARN)

@@ -3,25 +3,26 @@
  */
 #pragma once
 
-#include "../rules.c"
+#include "../fields.c"
 #include "rows.c"
 
 #define ROPE_MOST_DIM ((int64_t)1 << 24)
 #define ROPE_MOST_POSITION ((int64_t)1 << 31)
 
+static int64_t rope_dim(const attn_rope *r, int64_t head_dim)
+{
+    return r->dim ? r->dim : head_dim;
+}
+
 static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *why)
 {
-    const int64_t dim = r->dim ? r->dim : head_dim;
+    const int64_t dim = rope_dim(r, head_dim), values[] = { r->dim, head_dim };
     if (head_dim < 1)
         return bad_field(why, ATTN_ERR_ARG, "head_dim", head_dim, " must be at least 1");
     if (r->dim < 0)
         return bad_field(why, ATTN_ERR_ARG, "dim", r->dim, " must be 0 (head_dim) or more");
-    if (r->dim > head_dim) {
-        put_field(why, "dim", r->dim);
-        put(why, " must be at most ");
-        put_field(why, "head_dim", head_dim);
-        return ATTN_ERR_ARG;
-    }
+    if (r->dim > head_dim)
+        return bad_values(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
     if (dim % 2 != 0)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be even, or an even dim given: elements turn in pairs");
@@ -166,83 +167,63 @@ static attn_status check_rope(const attn_rope *r, int64_t head_dim, text *why)
     status = check_rope_dim(r, head_dim, why);
     if (status)
         return status;
-    head_dim = r->dim ? r->dim : head_dim;
-    if (r->cos || r->sin)
-        return check_rope_table(r, head_dim / 2, why);
-    return check_rope_computed(r, head_dim / 2, why);
+    return r->cos || r->sin ? check_rope_table(r, rope_dim(r, head_dim) / 2, why)
+                            : check_rope_computed(r, rope_dim(r, head_dim) / 2, why);
 }
 
-/* The name is "x" or "y". check_rope_side works on a copy of *why, so that the name stands only
- * before a complaint. */
-static attn_status check_rope_side(const char *name, int dtype, const void *data,
-                                   const attn_rope_rows *r, const ptrdiff_t stride[4], text why)
-{
-    put(&why, name);
-    if (dtype < ATTN_F32 || dtype > LAST_DTYPE)
-        return bad_field(&why, ATTN_ERR_ARG, ".dtype", dtype, " must be an attn_dtype, 0 to 2");
-    if (!data && r->batch && r->num_heads && r->seq_len)
-        return bad(&why, ATTN_ERR_ARG, ".data is NULL");
-    return check_extent("", (int64_t)bytes_of(dtype), r->batch, r->num_heads, r->seq_len,
-                        r->head_dim, stride, &why);
-}
+#define AT(member) offsetof(attn_rope_rows, member)
 
-static attn_status check_rope_sizes(const attn_rope_rows *r, text *why)
+static const call_field rope_fields[] = {
+    { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
+    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
+      .stride = { AT(positions_stride) } },
+    { GRID(first, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_NONE, AXIS_NONE) },
+};
+#undef AT
+
+static attn_status check_rope_pointers(const attn_rope_rows *r, text *why)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = { { "batch", r->batch }, { "num_heads", r->num_heads }, { "seq_len", r->seq_len } };
-    int n;
-    for (n = 0; n < COUNT_OF(sizes); n++)
-        if (sizes[n].value < 0)
-            return bad_field(why, ATTN_ERR_ARG, sizes[n].name, sizes[n].value,
-                             " must be at least 0");
+    if ((!r->x.data || !r->y.data) && r->batch && r->num_heads && r->seq_len)
+        return bad(why, ATTN_ERR_ARG, r->x.data ? "y.data is NULL" : "x.data is NULL");
+    if (r->positions && r->first)
+        return bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
     return ATTN_OK;
 }
 
-/* check_rope_rows needs the strides of *r resolved, and those of y as the caller gave them in
- * *given. */
-static attn_status check_rope_rows(const attn_rope_rows *r, const attn_output *given, text *why)
+/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
+static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
 {
-    const ptrdiff_t x[4] = { r->x.stride_batch, r->x.stride_head, r->x.stride_seq, 1 };
-    const ptrdiff_t y[4] = { r->y.stride_batch, r->y.stride_head, r->y.stride_seq, 1 };
-    const ptrdiff_t positions[4] = { r->positions_stride, 0, 1, 1 }, first[4] = { 1, 0, 0, 1 };
-    attn_status status = check_rope_side("x", r->x.dtype, r->x.data, r, x, *why);
-    if (!status)
-        status = check_output_strides("y", given, why);
-    if (!status)
-        status = check_rope_side("y", r->y.dtype, r->y.data, r, y, *why);
-    if (!status && r->positions && r->first)
-        status = bad(why, ATTN_ERR_ARG, "positions and first: give one of them");
-    if (!status && r->positions)
-        status =
-            check_extent("positions", sizeof(int64_t), r->batch, 1, r->seq_len, 1, positions, why);
-    if (!status && r->first)
-        status = check_extent("first", sizeof(int64_t), r->batch, 1, 1, 1, first, why);
-    return status;
-}
-
-/* bad_position says "batch b, row i: position (p) rest". */
-static attn_status bad_position(text *why, int64_t b, int64_t i, int64_t position, const char *rest)
-{
-    put(why, "batch ");
-    put_int(why, b);
-    put(why, ", row ");
-    put_int(why, i);
-    put(why, ": ");
-    return bad_field(why, ATTN_ERR_ARG, "position", position, rest);
+    const call_axes x = { .count = { [AXIS_NONE] = 1,
+                                     [AXIS_BATCH] = r->batch,
+                                     [AXIS_HEAD] = r->num_heads,
+                                     [AXIS_ROW] = r->seq_len,
+                                     [AXIS_DIM] = r->head_dim } };
+    const int n = COUNT_OF(rope_fields);
+    attn_status status = check_values(rope_fields, n, r, why);
+    status = status ? status : check_output_fields(rope_fields, n, r, why);
+    status = status ? status : check_rope_pointers(r, why);
+    return status ? status : resolve_arrays(rope_fields, n, r, &x, why);
 }
 
 static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i, int64_t position,
                                        text *why)
 {
+    const int64_t values[] = { b, i, position, r->num_positions };
     if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
-        return bad_position(why, b, i, position, " must be from -2^31 to 2^31");
+        return bad_values(why, ATTN_ERR_ARG,
+                          "batch #, row #: position (#) must be from -2^31 to 2^31", values);
     if (!r->cos || (position >= 0 && position < r->num_positions))
         return ATTN_OK;
-    bad_position(why, b, i, position, " must be at least 0 and below ");
-    put_field(why, "num_positions", r->num_positions);
-    return bad(why, ATTN_ERR_ARG, ", the rows of the table");
+    return bad_values(why, ATTN_ERR_ARG,
+                      "batch #, row #: position (#) must be at least 0 and below "
+                      "num_positions (#), the rows of the table",
+                      values);
 }
 
 /* positioned_entries counts the batch entries that may have positions of their own: one where all
@@ -272,58 +253,44 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Public functions
- * --------------------------------------------------------------------------------------------- */
+/* ---- public functions */
 
-static attn_status check_job(rope_job *j, const attn_rope *rope, const attn_rope_rows *rows,
-                             text *why)
+/* apply_rope takes rows with their strides resolved. */
+static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
 {
+    const rope_job j = { rope, *resolved, rope_dim(rope, resolved->head_dim), attn_kernels_get(0),
+                         best_turn() };
+    if (resolved->batch && resolved->num_heads && resolved->seq_len)
+        run_rows(&j);
+}
+
+static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, text *why)
+{
+    attn_status status = check_rope(rope, rows->head_dim, why);
+    status = status ? status : resolve_rope_rows(rows, why);
+    return status ? status : check_rope_positions(rope, rows, why);
+}
+
+ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows,
+                                     char *why_text, size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_rope_rows resolved;
     attn_status status;
     if (!rows)
-        return bad(why, ATTN_ERR_ARG, "rows is NULL");
-    status = check_rope(rope, rows->head_dim, why);
+        return bad(&why, ATTN_ERR_ARG, "rows is NULL");
+    resolved = *rows;
+    status = check_rope_call(rope, &resolved, &why);
     if (!status)
-        /* This comes before packed strides, which are products of the sizes. */
-        status = check_rope_sizes(rows, why);
-    if (status)
-        return status;
-    j->rope = rope;
-    j->rows = *rows;
-    j->dim = rope->dim ? rope->dim : rows->head_dim;
-    RESOLVE_STRIDES(j->rows.x, 0, rows->num_heads, rows->seq_len, rows->head_dim);
-    RESOLVE_STRIDES(j->rows.y, 0, rows->num_heads, rows->seq_len, rows->head_dim);
-    j->rows.positions_stride = stride_or(rows->positions_stride, rows->seq_len);
-    status = check_rope_rows(&j->rows, &rows->y, why);
-    return status ? status : check_rope_positions(rope, &j->rows, why);
-}
-
-static void put_ok(char *why, size_t why_bytes)
-{
-    text t = text_in(why, why_bytes);
-    put(&t, "ok");
-}
-
-ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
-                                     size_t why_bytes)
-{
-    text sentence = text_in(why, why_bytes);
-    rope_job j;
-    const attn_status status = check_job(&j, rope, rows, &sentence);
-    if (status)
-        return status;
-    j.kernels = attn_kernels_get(0);
-    j.turn = best_turn();
-    if (rows->batch && rows->num_heads && rows->seq_len)
-        run_rows(&j);
-    put_ok(why, why_bytes);
-    return ATTN_OK;
+        apply_rope(rope, &resolved);
+    return done(status, &why);
 }
 
 static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, int64_t first,
                                       int64_t count, const float *c, const float *s, text *why)
 {
     static const ptrdiff_t packed[4] = { 0, 0, 0, 1 };
+    const int64_t values[] = { first, count };
     const attn_status status = check_rope(rope, head_dim, why);
     if (status)
         return status;
@@ -334,30 +301,27 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
         return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at least 0");
     if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
-    if (count > ROPE_MOST_POSITION + 1 - first) {
-        put_field(why, "first", first);
-        put(why, " + ");
-        return bad_field(why, ATTN_ERR_ARG, "count", count, " must be at most 2^31 + 1");
-    }
+    if (count > ROPE_MOST_POSITION + 1 - first)
+        return bad_values(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
+                          values);
     if (count && (!c || !s))
         return bad(why, ATTN_ERR_ARG, c ? "sin is NULL" : "cos is NULL");
-    return check_extent("cos", sizeof(float), 1, 1, 1,
-                        times(count, (rope->dim ? rope->dim : head_dim) / 2), packed, why);
+    return check_extent("cos", sizeof(float), 1, 1, 1, times(count, rope_dim(rope, head_dim) / 2),
+                        packed, why);
 }
 
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
-                                     int64_t count, float *cos, float *sin, char *why,
+                                     int64_t count, float *cos, float *sin, char *why_text,
                                      size_t why_bytes)
 {
-    text sentence = text_in(why, why_bytes);
-    const attn_status status =
-        check_table_wanted(rope, head_dim, first, count, cos, sin, &sentence);
+    text why = text_in(why_text, why_bytes);
+    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
     rope_source from;
     rope_block k;
     int64_t pair, i;
     if (status)
         return status;
-    from = source_of(rope, rope->dim ? rope->dim : head_dim);
+    from = source_of(rope, rope_dim(rope, head_dim));
     for (pair = 0; pair < from.pairs && count; pair += ROPE_BLOCK) {
         begin_block(&k, &from, pair);
         for (i = 0; i < count; i++) {
@@ -366,6 +330,5 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
             memcpy(sin + i * from.pairs + pair, k.s, (size_t)k.n * sizeof *sin);
         }
     }
-    put_ok(why, why_bytes);
-    return ATTN_OK;
+    return done(ATTN_OK, &why);
 }

@@ -29,12 +29,10 @@ typedef struct rope_source {
 
 static rope_source source_of(const attn_rope *r, int64_t dim)
 {
-    rope_source from;
-    memset(&from, 0, sizeof from);
-    from.pairs = dim / 2;
-    from.cos = r->cos;
-    from.sin = r->sin;
-    from.table_stride = stride_or(r->table_stride, from.pairs);
+    rope_source from = { .pairs = dim / 2,
+                         .cos = r->cos,
+                         .sin = r->sin,
+                         .table_stride = stride_or(r->table_stride, dim / 2) };
     if (!r->cos)
         from.angles = ladder_of(r, dim);
     return from;
@@ -78,39 +76,20 @@ typedef struct rope_job {
     rope_turn_fn turn;
 } rope_job;
 
-static void widen(const rope_job *j, float *to, const char *from, int64_t n)
-{
-    load_run(j->kernels, j->rows.x.dtype, to, from, 0, n);
-}
-
-static void narrow(const rope_job *j, char *to, const float *from, int64_t n)
-{
-    const int dtype = j->rows.y.dtype;
-    int64_t k;
-    for (k = 0; dtype == ATTN_F32 && k < n; k++)
-        ((float *)(void *)to)[k] = finished(from[k]);
-    if (dtype != ATTN_F32)
-        store_run(j->kernels, dtype, to, 0, from, n);
-}
-
 /* turn_through turns one head's row of a block through f32, and reads both halves before it writes
  * one. */
 static void turn_through(const rope_job *j, const rope_block *k, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
-    const int64_t half = j->dim / 2, pair = k->first;
+    const int interleaved = j->rope->interleaved != 0, runs = interleaved ? 1 : 2;
+    const int64_t first = interleaved ? 2 * k->first : k->first;
+    const int64_t n = interleaved ? 2 * k->n : k->n, half = j->dim / 2;
     float z[2 * ROPE_BLOCK];
-    if (j->rope->interleaved) {
-        widen(j, z, x + (size_t)(2 * pair) * x_bytes, 2 * k->n);
-        j->turn(z, z, 1, k->c, k->s, k->n);
-        narrow(j, y + (size_t)(2 * pair) * y_bytes, z, 2 * k->n);
-    } else {
-        widen(j, z, x + (size_t)pair * x_bytes, k->n);
-        widen(j, z + ROPE_BLOCK, x + (size_t)(half + pair) * x_bytes, k->n);
-        j->turn(z, z, ROPE_BLOCK, k->c, k->s, k->n);
-        narrow(j, y + (size_t)pair * y_bytes, z, k->n);
-        narrow(j, y + (size_t)(half + pair) * y_bytes, z + ROPE_BLOCK, k->n);
-    }
+    int r;
+    for (r = 0; r < runs; r++)
+        load_run(j->kernels, j->rows.x.dtype, z + r * ROPE_BLOCK, x, first + r * half, n);
+    j->turn(z, z, interleaved ? 1 : ROPE_BLOCK, k->c, k->s, k->n);
+    for (r = 0; r < runs; r++)
+        store_run(j->kernels, j->rows.y.dtype, y, first + r * half, z + r * ROPE_BLOCK, n);
 }
 
 static void turn_head(const rope_job *j, const rope_block *k, char *y, const char *x)
@@ -127,19 +106,21 @@ static void turn_head(const rope_job *j, const rope_block *k, char *y, const cha
 /* pass_head copies the elements that do not turn. */
 static void pass_head(const rope_job *j, char *y, const char *x)
 {
-    const size_t x_bytes = bytes_of(j->rows.x.dtype), y_bytes = bytes_of(j->rows.y.dtype);
+    const int x_type = j->rows.x.dtype, y_type = j->rows.y.dtype;
+    const size_t turned = (size_t)j->dim * bytes_of(x_type);
     float z[2 * ROPE_BLOCK];
-    int64_t at = j->dim, n;
-    if (j->rows.x.dtype == j->rows.y.dtype) {
+    int64_t at = j->dim, n, i;
+    if (x_type == y_type) {
         if (x != y)
-            memcpy(y + (size_t)at * y_bytes, x + (size_t)at * x_bytes,
-                   (size_t)(j->rows.head_dim - at) * x_bytes);
+            memcpy(y + turned, x + turned, (size_t)j->rows.head_dim * bytes_of(x_type) - turned);
         return;
     }
     for (; at < j->rows.head_dim; at += n) {
         n = min64(j->rows.head_dim - at, 2 * ROPE_BLOCK);
-        widen(j, z, x + (size_t)at * x_bytes, n);
-        narrow(j, y + (size_t)at * y_bytes, z, n);
+        load_run(j->kernels, x_type, z, x, at, n);
+        for (i = 0; i < n; i++)
+            z[i] = finished(z[i]);
+        store_run(j->kernels, y_type, y, at, z, n);
     }
 }
 

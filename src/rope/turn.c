@@ -103,14 +103,11 @@ typedef void (*rope_turn_fn)(float *y, const float *x, int64_t apart, const floa
 ROPE_TURN(turn_plainly, , FMA_BASE)
 #ifdef FMA_SECOND_BUILD
 ROPE_TURN(turn_fused, FMA_TARGET, 1)
+#else
+#define turn_fused turn_plainly
+#endif
 
 static rope_turn_fn best_turn(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX2 ? turn_fused : turn_plainly;
 }
-#else
-static rope_turn_fn best_turn(void)
-{
-    return turn_plainly;
-}
-#endif
