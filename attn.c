@@ -983,15 +983,6 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
 static inline void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
@@ -1000,6 +991,25 @@ static inline void put_word(text *t, const char *word, size_t length)
         letter[0] = word[i];
         put(t, letter);
     }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
 }
 
 /* same_word tells whether the string a is the b_length letters at b. */
@@ -1030,6 +1040,13 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
+static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                      const int64_t *number)
+{
+    put_numbers(why, sentence, number);
+    return status;
+}
+
 /* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
@@ -1043,11 +1060,7 @@ static inline attn_status bad_entry(text *why, const char *name, int64_t index, 
                                     const char *rest)
 {
     put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
@@ -1068,40 +1081,48 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* bad_range says "name (value) must be at least / at most / the only value". */
-static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
-                                    int64_t value)
+/* check_range says "name (value) must be at least / at most / the only value". */
+static inline attn_status check_range(text *why, const char *name, int64_t least, int64_t most,
+                                      int64_t value)
 {
     const int low = value < least;
+    if (!low && value <= most)
+        return ATTN_OK;
     put_field(why, name, value);
     put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
     put_int(why, low ? least : most);
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
+/* number_at reads an int or an int64_t, as `bytes` tells. */
+static inline int64_t number_at(const void *at, size_t bytes)
+{
+    int64_t number;
+    int as_int;
+    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
+    return bytes == sizeof number ? number : as_int;
+}
+
+static inline attn_status check_members(const void *base, const size_rule *rules, int n,
+                                        size_t bytes, text *why)
+{
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < n && !status; r++)
+        status = check_range(why, rules[r].name, rules[r].least, rules[r].most,
+                             number_at((const char *)base + rules[r].offset, bytes));
+    return status;
+}
+
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int64_t value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int64_t), why);
 }
 
 static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int), why);
 }
 
 /* check_output_stride looks at a stride of an output as it was given. */
@@ -1136,10 +1157,9 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         if (cu[b + 1] < cu[b])
             return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
     if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
+        put(why, name);
+        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
+                           NUMBERS(batch, cu[batch], rows));
     }
     return ATTN_OK;
 }
@@ -1148,24 +1168,14 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
                                        int64_t heads, int64_t rows, int64_t columns,
                                        const ptrdiff_t stride[4], text *why)
 {
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
+    const int64_t count[4] = { batch, heads, rows, columns };
     if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
+    return bad_numbers(why, ATTN_ERR_OVERFLOW,
+                       ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
+                       "the address space",
+                       count);
 }
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
@@ -1194,7 +1204,8 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
     AXIS_ROW, /* that are held: p.part */
@@ -1232,7 +1243,7 @@ typedef struct call_field {
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
-    int64_t least, most; /* of a number; any where most is below least */
+    int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field is refused; NULL = nothing */
 } call_field;
 
@@ -1255,6 +1266,11 @@ typedef struct call_field {
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+#define PER_SEQUENCE(member, kind, by, ...)                                                        \
+    LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
+
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
@@ -1287,13 +1303,13 @@ static const call_field call_fields[] = {
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
 
     /* ---- lengths */
-    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+    { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
-    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
-    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
+    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
@@ -1304,11 +1320,11 @@ static const call_field call_fields[] = {
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
@@ -1382,21 +1398,17 @@ static const call_field call_fields[] = {
 static int64_t field_number(const call_field *f, const void *base)
 {
     const char *at = (const char *)base + f->offset;
-    int64_t number = 0;
-    int as_int;
     float as_float;
     void *pointer;
     switch (f->type) {
     case F_INT:
-        memcpy(&as_int, at, sizeof as_int);
-        return as_int;
+        return number_at(at, sizeof(int));
     case F_FLOAT:
         memcpy(&as_float, at, sizeof as_float);
         return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
     case F_INT64:
     case F_UINT64:
-        memcpy(&number, at, sizeof number);
-        return number;
+        return number_at(at, sizeof(int64_t));
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -1405,17 +1417,14 @@ static int64_t field_number(const call_field *f, const void *base)
 
 static attn_status check_values(const call_field *table, int n, const void *base, text *why)
 {
+    attn_status status = ATTN_OK;
     int i;
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
-        int64_t value;
-        if (f->most < f->least || IS_ARRAY(f))
-            continue;
-        value = field_number(f, base);
-        if (value < f->least || value > f->most)
-            return bad_range(why, f->name, f->least, f->most, value);
+        if (f->least <= f->most && !IS_ARRAY(f))
+            status = check_range(why, f->name, f->least, f->most, field_number(f, base));
     }
-    return ATTN_OK;
+    return status;
 }
 
 /* "name (value) is set, but who does not take it: instead" */
@@ -1442,6 +1451,28 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
             return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
+}
+
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
 }
 
 /* ---- arrays */
@@ -1480,6 +1511,11 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 static int is_tensor(const call_field *f)
 {
     return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+}
+
+static int is_per_sequence(const call_field *f)
+{
+    return f->axis[3] == AXIS_SEQUENCE;
 }
 
 static int is_packed(const call_field *f, const call_axes *x)
@@ -1554,6 +1590,17 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
     return status;
 }
 
+/* has_batch_arrays tells whether sequences differ in length, in position or in what they see;
+ * otherwise the first stands for all. */
+static int has_batch_arrays(const attn_params *p)
+{
+    int i = 0;
+    while (i < COUNT_OF(call_fields) &&
+           !(is_per_sequence(&call_fields[i]) && field_data(&call_fields[i], p)))
+        i++;
+    return i < COUNT_OF(call_fields);
+}
+
 /* ---- the axes of a call */
 
 /* Rows of a batch entry of q, keys of one of k, that are there. */
@@ -1585,25 +1632,30 @@ static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const call_axes x = {
+        .packed_q = p->cu_seqlens_q != NULL,
+        .packed_kv = p->cu_seqlens_kv != NULL,
+        .count = {
+            [AXIS_NONE] = 1,
+            [AXIS_BATCH] = p->batch,
+            [AXIS_SEQUENCE] = p->batch,
+            [AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch,
+            [AXIS_HEAD] = p->num_heads_q,
+            [AXIS_HEAD_KV] = p->num_heads_kv,
+            [AXIS_ROW] = rows_held(p),
+            [AXIS_KEY] = rows_of_entry(p),
+            [AXIS_DIM] = p->head_dim,
+            [AXIS_DIM_V] = p->head_dim_v,
+            [AXIS_SEQ_Q] = p->seq_len_q,
+            [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_CELL_ROW] = cell_rows,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_CHOSEN] = p->logits.num_rows,
+        },
+    };
     return x;
 }
 
@@ -2630,13 +2682,9 @@ static inline float sink_of(const attn_params *p, int64_t head)
 
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
 {
-    attn_pair pair;
-    pair.batch = s->b;
-    pair.head = at->head;
-    pair.i = at->i;
-    pair.j = j;
-    pair.pos = s->key_base + at->pos;
-    pair.n = s->key_base + j;
+    const attn_pair pair = {
+        s->b, at->head, at->i, j, .pos = s->key_base + at->pos, .n = s->key_base + j
+    };
     return pair;
 }
 
@@ -2663,34 +2711,43 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
+static void narrow_to_part(const attn_part *part, sequence *s)
+{
+    if (part->rows) {
+        s->q_row -= part->row_begin;
+        take_part_of(part->row_begin, part->row_count, &s->row_from, &s->row_to);
+    }
+    if (part->keys) {
+        s->kv_row -= part->key_begin;
+        take_part_of(part->key_begin - s->column, part->key_count, &s->key_from, &s->key_to);
+    }
+}
+
+static int64_t offset_of(const attn_params *p, const sequence *s)
+{
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        return p->q_offset[s->b];
+    return p->alignment == ATTN_ALIGN_BOTTOM_RIGHT ? s->kv_len - s->q_len : 0;
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
-    sequence s;
-    s.b = b;
-    s.column = entry32(p->kv_begin, b, 0);
-    s.q_row = entry32(p->cu_seqlens_q, b, 0);
-    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
-    s.q_len = entry32(p->q_len, b, q_capacity(p, b));
-    s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
-    s.row_from = 0;
+    const int64_t column = entry32(p->kv_begin, b, 0);
+    sequence s = {
+        .b = b,
+        .q_row = entry32(p->cu_seqlens_q, b, 0),
+        .q_len = entry32(p->q_len, b, q_capacity(p, b)),
+        .kv_row = entry32(p->cu_seqlens_kv, b, 0) + column + entry32(p->kv_rows.begin, b, 0),
+        .kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - column),
+        .column = column,
+        .key_base = p->key_base ? p->key_base[b] : 0,
+        .prefix = entry32(p->prefix, b, 0),
+    };
     s.row_to = s.q_len;
-    s.key_from = 0;
     s.key_to = s.kv_len;
-    if (p->part.rows) {
-        s.q_row -= p->part.row_begin;
-        take_part_of(p->part.row_begin, p->part.row_count, &s.row_from, &s.row_to);
-    }
-    if (p->part.keys) {
-        s.kv_row -= p->part.key_begin;
-        take_part_of(p->part.key_begin - s.column, p->part.key_count, &s.key_from, &s.key_to);
-    }
-    s.key_base = p->key_base ? p->key_base[b] : 0;
-    s.prefix = entry32(p->prefix, b, 0);
-    s.offset = 0;
-    if (p->alignment == ATTN_ALIGN_BOTTOM_RIGHT)
-        s.offset = s.kv_len - s.q_len;
-    if (p->alignment == ATTN_ALIGN_OFFSET)
-        s.offset = p->q_offset[b];
+    s.offset = offset_of(p, &s);
+    narrow_to_part(&p->part, &s);
     return s;
 }
 
@@ -2714,6 +2771,10 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
+}
+
+static void resolve_workers(attn_params *p)
+{
     if (p->num_workers == 0 && !p->parallel_for)
         p->num_workers = OPENMP_THREADS;
     if (p->num_workers == 0)
@@ -2736,14 +2797,6 @@ static attn_status resolve_layouts(attn_params *p, text *why)
         p->logits.num_rows = p->seq_len_q;
     x = axes_of_call(p);
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
-}
-
-/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
- * for all. */
-static int has_batch_arrays(const attn_params *p)
-{
-    return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
-           p->prefix;
 }
 
 static int choose_impl(const attn_params *p)
@@ -2894,20 +2947,15 @@ static int is_scattered(const attn_params *p)
  * nothing checks arguments.
  */
 
-/* This is no limit of memory, and equal on every machine. */
-#define MOST_KEY_BASE ((int64_t)1 << 58)
-
 static attn_status check_sizes(const attn_params *p, text *why)
 {
     const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
-    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
-        put_field(why, "num_heads_q", p->num_heads_q);
-        put(why, " must be a multiple of ");
-        put_field(why, "num_heads_kv", p->num_heads_kv);
-        return ATTN_ERR_ARG;
-    }
+    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "num_heads_q (#) must be a multiple of num_heads_kv (#)",
+                           NUMBERS(p->num_heads_q, p->num_heads_kv));
     if (p->tile_keys &&
         (p->tile_keys < 16 || p->tile_keys > 1024 || (p->tile_keys & (p->tile_keys - 1))))
         return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
@@ -2926,38 +2974,6 @@ static attn_status check_numbers(const attn_params *p, text *why)
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
     return ATTN_OK;
-}
-
-/* A member is a field of attn_params, whose bytes tell whether it is set. */
-typedef struct member {
-    uint16_t offset, size;
-} member;
-
-#define MEMBER(name)                                                                               \
-    {                                                                                              \
-        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
-    }
-
-static int is_set(const attn_params *p, member m)
-{
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
-}
-
-/* number_of reads an int64_t or a ptrdiff_t. */
-static int64_t number_of(const attn_params *p, member m)
-{
-    int64_t number;
-    ptrdiff_t stride;
-    memcpy(&number, (const char *)p + m.offset, sizeof number);
-    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
-    return m.size == sizeof stride ? stride : number;
 }
 
 /* A pair_rule is about a field that must not stand alone, or not together with another one. */
@@ -3005,119 +3021,90 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+    NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.key_begin, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_count, part.keys, " is set, but part.keys is 0"),
 };
 
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    int i = 0;
-    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
-                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
-        i++;
-    if (i == COUNT_OF(pair_rules))
+    const pair_rule *rule = pair_rules, *end = pair_rules + COUNT_OF(pair_rules);
+    while (rule < end && (!is_set(p, rule->field) || is_set(p, rule->other) != rule->with))
+        rule++;
+    if (rule == end)
         return ATTN_OK;
-    if (pair_rules[i].name)
-        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
-    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+    if (rule->name)
+        put_field(why, rule->name,
+                  number_at((const char *)p + rule->field.offset, rule->field.size));
+    return bad(why, ATTN_ERR_ARG, rule->rest);
 }
 
-static attn_status check_window_sides(const attn_params *p, text *why)
-{
-    if (p->window_left < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " must be -1 (unbounded) or more");
-    if (p->window_right < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " must be -1 (unbounded) or more");
-    return ATTN_OK;
-}
-
-static attn_status check_alignment(const attn_params *p, text *why)
-{
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    return ATTN_OK;
-}
-
-static attn_status check_cells(const attn_params *p, text *why)
+/* check_settings checks what one field asks of the value of another one. */
+static attn_status check_settings(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
-    const int given = m->bitmap || m->row_offsets;
-    if (given && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if (given && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !given)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    return ATTN_OK;
+    const int by_offset = p->alignment == ATTN_ALIGN_OFFSET,
+              has_cells = m->bitmap || m->row_offsets;
+    const struct {
+        int wrong;
+        const char *name;
+        int64_t value;
+        const char *rest;
+    } rules[] = {
+        { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
+          p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
+        { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
+        { p->window_right < -1, "window_right", p->window_right,
+          " must be -1 (unbounded) or more" },
+        { by_offset && !p->q_offset, "alignment", p->alignment,
+          " is ATTN_ALIGN_OFFSET, but q_offset is NULL" },
+        { !by_offset && p->q_offset, "alignment", p->alignment,
+          " must be ATTN_ALIGN_OFFSET (2) when q_offset is given" },
+        { has_cells && !m->block_q, "block_mask.block_q", 0, " must be at least 1" },
+        { has_cells && !m->block_k, "block_mask.block_k", 0, " must be at least 1" },
+        { (m->block_q || m->block_k) && !has_cells, "block_mask.block_q", m->block_q,
+          " is set, but neither bitmap nor row_offsets is given" },
+        { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
+          " needs part.keys and partial" },
+    };
+    int r = 0;
+    while (r < COUNT_OF(rules) && !rules[r].wrong)
+        r++;
+    if (r == COUNT_OF(rules))
+        return ATTN_OK;
+    return bad_field(why, ATTN_ERR_ARG, rules[r].name, rules[r].value, rules[r].rest);
 }
 
-/* check_values_of_fields checks what the value of one field asks of another one. */
-static attn_status check_values_of_fields(const attn_params *p, text *why)
+/* check_limits checks what one field allows another one to be. */
+static attn_status check_limits(const attn_params *p, text *why)
 {
+    const attn_part *part = &p->part;
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
                    "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
-                         " is set, but kv_rows.table is NULL");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+    if (p->shared_keys > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG, "shared_keys (#) must be at most seq_len_kv (#)",
+                           NUMBERS(p->shared_keys, p->seq_len_kv));
+    if (part->rows && part->row_begin + part->row_count > p->seq_len_q)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.row_begin (#) + part.row_count (#) must be at most seq_len_q (#)",
+                           NUMBERS(part->row_begin, part->row_count, p->seq_len_q));
+    if (part->keys && part->key_begin + part->key_count > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.key_begin (#) + part.key_count (#) must be at most seq_len_kv (#)",
+                           NUMBERS(part->key_begin, part->key_count, p->seq_len_kv));
     return ATTN_OK;
 }
 
-/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
-typedef struct part_rule {
-    const char *flag, *begin_name, *count_name, *whole_name;
-    int on;
-    int64_t begin, count, whole;
-} part_rule;
-
-static attn_status check_part_rule(const part_rule *rule, text *why)
+/* check_support refuses what has a meaning, but is not built. */
+static attn_status check_support(const attn_params *p, text *why)
 {
-    if (!rule->on && (rule->begin || rule->count)) {
-        put_field(why, rule->begin ? rule->begin_name : rule->count_name,
-                  rule->begin ? rule->begin : rule->count);
-        put(why, " is set, but ");
-        put(why, rule->flag);
-        return bad(why, ATTN_ERR_ARG, " is 0");
-    }
-    if (!rule->on || rule->begin + rule->count <= rule->whole)
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
+    if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
-    put_field(why, rule->begin_name, rule->begin);
-    put(why, " + ");
-    put_field(why, rule->count_name, rule->count);
-    put(why, " must be at most ");
-    put_field(why, rule->whole_name, rule->whole);
-    return ATTN_ERR_ARG;
-}
-
-static attn_status check_part(const attn_params *p, text *why)
-{
-    const attn_part *part = &p->part;
-    const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
-                             part->rows,  part->row_begin,  part->row_count,  p->seq_len_q };
-    const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
-                             part->keys,  part->key_begin,  part->key_count,  p->seq_len_kv };
-    attn_status status = check_part_rule(&rows, why);
-    if (!status)
-        status = check_part_rule(&keys, why);
-    if (!status && part->continued && !(part->keys && p->partial))
-        return bad_field(why, ATTN_ERR_ARG, "part.continued", part->continued,
-                         " needs part.keys and partial");
-    if (status || (!part->rows && !part->keys))
-        return status;
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
@@ -3134,57 +3121,69 @@ static attn_status check_continued(const attn_params *p, text *why)
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
         if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
             continue;
-        put(why, "part.continued: keys ");
-        put_field(why, "n", first);
-        put(why, " to ");
-        put_int(why, end - 1);
-        put(why, " of sequence ");
-        put_field(why, "b", b);
-        return bad(why, ATTN_ERR_ARG, " must lie in one chunk, between two multiples of 1024");
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.continued: keys n (#) to # of sequence b (#) must lie in one "
+                           "chunk, between two multiples of 1024",
+                           NUMBERS(first, end - 1, b));
     }
     return ATTN_OK;
 }
 
-typedef struct entry_rule {
-    const char *name;
-    const int32_t *array;
-    int64_t most;
-} entry_rule;
-
-static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
+static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
 {
-    const int64_t value = entry32(rule->array, b, 0);
-    if (value >= 0 && value <= rule->most)
-        return ATTN_OK;
-    bad_entry(why, rule->name, b, value, " must be from 0 to ");
-    put_int(why, rule->most);
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE */
+        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
+    else
+        put_int(why, most);
     return ATTN_ERR_ARG;
 }
 
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                 { "kv_begin", p->kv_begin, keys },
-                                 { "kv_len", p->kv_len, keys - begin },
-                                 { "prefix", p->prefix, INT32_MAX } };
-    attn_status status = ATTN_OK;
+    const struct {
+        const char *name;
+        const int32_t *array;
+        int64_t most;
+    } rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                  { "kv_begin", p->kv_begin, keys },
+                  { "kv_len", p->kv_len, keys - begin } };
     int r;
-    for (r = 0; r < COUNT_OF(rules) && !status; r++)
-        status = check_entry(&rules[r], b, why);
-    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    return status;
+    for (r = 0; r < COUNT_OF(rules); r++) {
+        const int64_t value = entry32(rules[r].array, b, 0);
+        if (value < 0 || value > rules[r].most)
+            return bad_limit(why, rules[r].name, b, value, rules[r].most);
+    }
+    return ATTN_OK;
+}
+
+/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
+static attn_status check_entries(const attn_params *p, text *why)
+{
+    int i;
+    int64_t b;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
+        for (b = 0; data && b < p->batch; b++) {
+            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+            if (value < f->least || value > f->most)
+                return bad_limit(why, f->name, b, value, f->most);
+        }
+    }
+    return ATTN_OK;
 }
 
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch;
+    const int64_t n = p->batch, differ = has_batch_arrays(p) ? n : 0;
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+    for (b = 0; b < differ && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -3201,10 +3200,9 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     }
     if (at.entry >= 0 && at.entry < rows->num_pages)
         return ATTN_OK;
-    bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
-    put_field(why, "num_pages", rows->num_pages);
-    put(why, " - 1");
-    return ATTN_ERR_ARG;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "kv_rows.table[#] (#) must be from 0 to num_pages (#) - 1",
+                       NUMBERS(at.table_entry, at.entry, rows->num_pages));
 }
 
 /* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
@@ -3215,14 +3213,10 @@ static attn_status check_sequence_rows(const attn_params *p, const sequence *s, 
     if (begin < 0 || (rows->ring && begin >= rows->ring))
         return bad_entry(why, "kv_rows.begin", s->b, begin,
                          " must be at least 0 and below kv_rows.ring");
-    if (rows->ring && s->column + s->kv_len > rows->ring) {
-        put_field(why, "kv_rows.ring", rows->ring);
-        put(why, " is below kv_begin + kv_len of sequence ");
-        put_field(why, "b", s->b);
-        put(why, ", ");
-        put_int(why, s->column + s->kv_len);
-        return ATTN_ERR_ARG;
-    }
+    if (rows->ring && s->column + s->kv_len > rows->ring)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
+                           NUMBERS(rows->ring, s->b, s->column + s->kv_len));
     return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
 }
 
@@ -3310,12 +3304,14 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
 static attn_status check_csr(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
+    const int64_t entries = !m->row_offsets ? 0 : m->csr_stride_batch ? p->batch : 1;
+    const int64_t heads = m->csr_stride_head ? p->num_heads_q : 1;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
     for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
-    for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
-        for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
+    for (b = 0; b < entries && !status; b++)
+        for (h = 0; h < heads && !status; h++)
             status =
                 check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
     return status;
@@ -3336,53 +3332,54 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
+static attn_status check_output_strides_given(const attn_params *p, text *why)
+{
+    return check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
+}
+
+/* Each of these checks relies on those before it. */
+typedef attn_status (*check_fn)(const attn_params *p, text *why);
+
+/* These look at the parameters as they are given, */
+static const check_fn checks_of_fields[] = { check_sizes,      check_numbers,
+                                             check_interfaces, check_pairs_of_fields,
+                                             check_limits,     check_settings,
+                                             check_support,    check_output_strides_given };
+/* these at lengths and positions, once sizes and strides are resolved, */
+static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+/* and these at what a run reads and writes. */
+static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
+                                           check_tree, check_csr };
+
+static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        status = checks[i](p, why);
+    return status;
+}
+
 /* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
  * too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
+    attn_params *p = &pr->p;
     attn_status status;
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    pr->p = *in;
+    *p = *in;
     pr->size_query = 0;
-    status = check_sizes(&pr->p, why);
-    if (!status)
-        status = check_numbers(&pr->p, why);
-    if (!status)
-        status = check_interfaces(&pr->p, why);
-    if (!status)
-        status = check_pairs_of_fields(&pr->p, why);
-    if (!status)
-        status = check_values_of_fields(&pr->p, why);
-    if (!status)
-        status = check_window_sides(&pr->p, why);
-    if (!status)
-        status = check_alignment(&pr->p, why);
-    if (!status)
-        status = check_cells(&pr->p, why);
-    if (!status)
-        status = check_part(&pr->p, why);
-    if (!status)
-        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
+    status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
     if (status)
         return status;
-    resolve_sizes(&pr->p);
-    need_data = need_data && !is_empty(&pr->p);
-    status = resolve_layouts(&pr->p, why);
-    if (!status && need_data)
-        status = check_tensors(&pr->p, why);
+    resolve_sizes(p);
+    resolve_workers(p);
+    status = resolve_layouts(p, why);
     if (!status)
-        status = check_lengths(&pr->p, why);
-    if (!status)
-        status = check_continued(&pr->p, why);
-    if (!status && need_data)
-        status = check_sequences(&pr->p, why);
-    if (!status && need_data)
-        status = check_outputs(&pr->p, why);
-    if (!status && need_data)
-        status = check_tree(&pr->p, why);
-    if (!status && need_data && pr->p.block_mask.row_offsets)
-        status = check_csr(&pr->p, why);
+        status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
+    if (!status && need_data && !is_empty(p))
+        status = run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
     if (!status)
         resolve_numbers(pr);
     return status;

@@ -81,15 +81,6 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
 static inline void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
@@ -98,6 +89,25 @@ static inline void put_word(text *t, const char *word, size_t length)
         letter[0] = word[i];
         put(t, letter);
     }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
 }
 
 /* same_word tells whether the string a is the b_length letters at b. */
@@ -128,6 +138,13 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
+static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                      const int64_t *number)
+{
+    put_numbers(why, sentence, number);
+    return status;
+}
+
 /* bad_field says "name (value) rest". */
 static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
                                     const char *rest)
@@ -141,11 +158,7 @@ static inline attn_status bad_entry(text *why, const char *name, int64_t index, 
                                     const char *rest)
 {
     put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
