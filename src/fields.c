@@ -414,8 +414,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
     return status;
 }
 
-/* has_batch_arrays tells whether sequences differ in length, in position or in what they see;
- * otherwise the first stands for all. */
+/* has_batch_arrays tells whether sequences differ in length, in position or in what they
+ * see. */
 static int has_batch_arrays(const attn_params *p)
 {
     int i = 0;
@@ -423,6 +423,12 @@ static int has_batch_arrays(const attn_params *p)
            !(is_per_sequence(&call_fields[i]) && field_data(&call_fields[i], p)))
         i++;
     return i < COUNT_OF(call_fields);
+}
+
+/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+static int64_t kinds_of(const attn_params *p)
+{
+    return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
 }
 
 /* ---- the axes of a call */

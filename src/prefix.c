@@ -35,7 +35,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { has_pair_rule(p), "a mask other than causal, window or chunked is on" },
+        { has_mask(p, 1), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -53,7 +53,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : 1;
+    const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
         return "kv_len[0] is below it";

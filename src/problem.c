@@ -182,7 +182,7 @@ static void resolve_numbers(problem *pr)
     attn_params *p = &pr->p;
     float keep = 1.0f - p->dropout_p;
     int64_t b;
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
+    const int64_t kinds = kinds_of(p);
     pr->group = p->num_heads_q / p->num_heads_kv;
     pr->factor = score_factor(p->scale);
     pr->cap2 = p->softcap * LOG2E_HI;

@@ -216,7 +216,7 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
         const attn_params *p = &t->pr->p;
         int64_t at = max64(j, t->lo);
         for (m = 0; m < COUNT_OF(mask_rules) && at < min64(end, t->hi); m++)
-            if (mask_rules[m].next && mask_rules[m].active(p))
+            if (mask_rules[m].next && is_set(p, mask_rules[m].on))
                 at = mask_rules[m].next(p, &t->s, &t->hull, at, min64(end, t->hi));
         if (at < t->hi)
             end = min64(end, at);

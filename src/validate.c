@@ -241,12 +241,12 @@ static attn_status check_entries(const attn_params *p, text *why)
 
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch, differ = has_batch_arrays(p) ? n : 0;
+    const int64_t n = p->batch, kinds = kinds_of(p);
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; b < differ && !status; b++)
+    for (b = 0; b < kinds && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
