@@ -130,11 +130,6 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- * nearest even, so that every compiler and ISA gives the same bits. One float operation per
- * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
-
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -171,8 +166,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
- * call. */
+/* hw is constant at every call: only the second build of the kernels has the instruction. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
 {
@@ -947,8 +941,7 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
- * value. */
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -2268,8 +2261,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
- * form. */
+/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -2347,8 +2339,7 @@ typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
- * of `heads` heads. */
+/* A row_choice is rows first, first + 1, ... of `count` flattened rows of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
     const int32_t *list; /* NULL means that row number c is c. */
@@ -2386,8 +2377,7 @@ typedef struct plan {
     split split;
     int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
     int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
-    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
-     * copied. */
+    /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
@@ -2461,8 +2451,7 @@ typedef struct tile {
     int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
-    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
-     * counts. */
+    /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
@@ -2474,8 +2463,7 @@ typedef struct tile {
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
- * it, except for `failed`. */
+/* A call lies at the start of the workspace; items only read it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;
@@ -2489,24 +2477,23 @@ typedef struct call {
 
 /* src/tuning.c - tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result. */
 
+#define TUNING(member) #member, offsetof(tuning, member)
+#define FROM_LEAST_TO_MOST " must be from # to #"
+
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
     size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* Nonzero allows powers of two only. */
-    const char *rest;
+    const char *rest; /* Its # are least and most. */
+    int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
-    { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
-      " must be a power of two from 16 to 1024" },
-    { "item_rows", offsetof(tuning, item_rows), 96, 1, 4096, 0, " must be from 1 to 4096" },
-    { "item_bytes", offsetof(tuning, item_bytes), 1 << 20, 1 << 14, 1 << 30, 0,
-      " must be from 16384 to 1073741824" },
-    { "split_work", offsetof(tuning, split_work), 1 << 19, 1, 1 << 30, 0,
-      " must be from 1 to 1073741824" },
-    { "ahead", offsetof(tuning, ahead), 1, 0, 1, 0, " must be 0 or 1" },
-    { "auto_naive_keys", offsetof(tuning, auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, 0,
-      " must be from 0 to 1048576" },
+    { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
+    { TUNING(item_rows), 96, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },
+    { TUNING(auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, FROM_LEAST_TO_MOST, 0 },
 };
 
 static void usual_tuning(tuning *t)
@@ -2548,9 +2535,7 @@ static void put_strange(text *t, const char *word, size_t length)
 
 static void put_damage(text *t, const reader *r)
 {
-    put(t, "tuning is ignored: line ");
-    put_int(t, r->line);
-    put(t, ": ");
+    put_numbers(t, "tuning is ignored: line #: ", NUMBERS(r->line));
 }
 
 static void put_unknown(text *t, const reader *r, const char *word, size_t length)
@@ -2596,7 +2581,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
         put(why, " (");
         put_strange(why, value, digits);
         put(why, ")");
-        put(why, v->rest);
+        put_numbers(why, v->rest, NUMBERS(v->least, v->most));
         return 0;
     }
     put_unknown(why, r, key, length);
@@ -2757,8 +2742,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
- * loses of log2 e. */
+/* LOG2E_LO carries what binary32 loses of log2 e: the factor is right to nearly the last bit. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -2787,8 +2771,7 @@ static void resolve_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
- * to size for. */
+/* settle_workers sets the workers that can run at once, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -2812,8 +2795,7 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
- * what tuning says. */
+/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -2879,8 +2861,7 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
- * the merge tree. */
+/* begins_inside tells whether the first key may lie inside a chunk or node of the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
@@ -3117,8 +3098,7 @@ static attn_status check_support(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
- * rows. */
+/* check_continued wants the keys of each sequence with rows to lie in one chunk. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -3366,8 +3346,7 @@ static attn_status run_checks(const check_fn *checks, int n, const attn_params *
     return status;
 }
 
-/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
- * too. */
+/* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_params *p = &pr->p;
@@ -3595,8 +3574,7 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
- * workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until all workers have enough. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3623,8 +3601,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
- * nothing to divide. */
+/* plan_split makes parts as small as the memory allows; no parts means nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3708,8 +3685,7 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
- * division of keys. */
+/* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3783,11 +3759,9 @@ typedef struct mask_rule {
     /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
-     * PARTIAL. */
+    /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
-     * means always j. */
+    /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -3891,8 +3865,7 @@ static void bits_row(const attn_params *p, const sequence *s, const lane *at, in
         alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 
-/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
- * bytes at once. */
+/* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
 static int64_t bitmap_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
@@ -4242,8 +4215,7 @@ static int64_t row_dim(const tile *t, int which)
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
- * already. */
+/* copy_rows makes rows from j on of the open tile f32 rows, up to those that are already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4302,11 +4274,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     key_place at = key_at(p, &t->s, j);
     int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
-    runs->dtype = x->dtype;
-    runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
-    runs->run = list;
-    runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
+    *runs = (attn_runs){ x->dtype, x->stride_seq * (ptrdiff_t)bytes_of(x->dtype), run,
+                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -4339,9 +4309,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
  * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
-    attn_ahead a;
+    attn_ahead a = { .lines = 0 };
     attn_runs runs;
-    memset(&a, 0, sizeof a);
     if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
         return a;
     a.run = runs.run;
@@ -4442,8 +4411,7 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
             rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
 }
 
-/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
- * t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -4498,8 +4466,7 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
- * blocks. */
+/* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -4985,8 +4952,7 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
- * first. */
+/* A key_step is blocks whose logits come in one step; all fields are 0 before the first. */
 typedef struct key_step {
     int first, next; /* These are blocks. */
     int begin, end;  /* These are their keys, counted in the tile. */
@@ -5014,15 +4980,9 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
     block *b = &t->blocks[i];
-    attn_exp e;
-    int found;
-    e.s = t->s_tile + begin * rows;
-    e.n = b->end - begin;
-    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
+    attn_exp e = { t->s_tile + begin * rows, b->end - begin, m, l, b->lanes, .calm = 0 };
+    const int found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
     b->raised = found & ATTN_RAISED;
-    e.m = m;
-    e.l = l;
-    e.lanes = b->lanes;
     e.calm = found & ATTN_IS_CALM;
     return e;
 }
@@ -5099,8 +5059,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
-    const int leads = t->pl->ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
+    const int leads = t->pl->ahead && t->keys->asked < next;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
@@ -5194,8 +5154,7 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
- * is needed. */
+/* tiled_state gives the root state after tiled_pass, with the second pass where it is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -5209,20 +5168,16 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
- * come first. */
+/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
     const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
-    row_choice choice;
-    choice.list = NULL;
-    choice.heads = pr->group;
+    row_choice choice = { .heads = pr->group };
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
-         * beyond. */
+        /* lo becomes the last b whose first slot, cu[b] * group / unit + b, is not beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -5240,7 +5195,6 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         choice.first = slot * unit;
     }
     choice.head0 = *kv_head * pr->group;
-    choice.count = 0;
     return choice;
 }
 
@@ -5268,8 +5222,7 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
- * these. */
+/* finish_item adds the keys from `from` on to the states of row tiles, and writes these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;
@@ -5329,8 +5282,7 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
- * 0 if it sees none. */
+/* part_keys gives a part's node and those of its keys that a row tile sees; 0 means none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -5348,8 +5300,7 @@ typedef struct cut {
     float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
- * the chunk. */
+/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -5587,8 +5538,7 @@ static void combine_item(const call *c, char *slot, int64_t index)
 
 /* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
 #define PREFIX_LEAST 64
-/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
- * 96 0 %. */
+/* More rows of an entry and kv head do not: of 4096 keys, batch 4, 48 gained 9 %, 96 0 %. */
 #define PREFIX_ROWS 64
 
 /* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
@@ -5620,16 +5570,16 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
- * else why not. */
+/* not_seen says why some row of the batch does not see all of these keys; NULL means all do. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
+    const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
         return "kv_len[0] is below it";
-    for (b = 0; b < kinds_of(p); b++) {
+    for (b = 0; b < kinds; b++) {
         const sequence s = sequence_of(p, b);
         if (s.q_len > 0 && s.key_base != first.key_base)
             return "key_base differs within the batch";
@@ -5664,8 +5614,7 @@ static int64_t entry_rows(const problem *pr)
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
- * worker one. */
+/* The row tiles of the first list are shared by as few items as give each worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -5684,8 +5633,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
- * at once without it. */
+/* plan_prefix adds the first list, or says why not. `items` could run at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -5722,17 +5670,14 @@ static void prefix_item(const call *list, char *slot, int64_t index)
     const int64_t per_head = ceil_div(pl->tiles, pl->item_tiles);
     const int64_t kv_head = index / per_head, first = index % per_head * pl->item_tiles;
     const int64_t end = min64(first + pl->item_tiles, pl->tiles);
+    const int64_t group = list->pr.group, rows = entry_rows(&list->pr);
+    row_choice choice = { kv_head * group, group, .count = list->pr.p.batch * rows };
     tile *tiles[ITEM_TILES];
-    row_choice choice;
     int count = 0;
-    choice.list = NULL;
-    choice.heads = list->pr.group;
-    choice.head0 = kv_head * choice.heads;
-    choice.count = list->pr.p.batch * entry_rows(&list->pr);
     for (index = first; index < end; index++) {
         tile *t = tiles[count] = open_tile_at(list, slot, prefix_tile(list, kv_head, index));
         t->kv_head = kv_head;
-        t->entry_rows = entry_rows(&list->pr);
+        t->entry_rows = rows;
         choice.first = index * pl->rows;
         count += set_rows(t, &choice) > 0;
         t->s = sequence_of(&list->pr.p, 0);
@@ -5812,12 +5757,7 @@ static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
 
 static int naive_rows(tile *t, int64_t head, int64_t tile_index)
 {
-    row_choice choice;
-    choice.list = NULL;
-    choice.head0 = head;
-    choice.heads = 1;
-    choice.first = tile_index * t->pl->rows;
-    choice.count = t->s.q_len;
+    const row_choice choice = { head, 1, tile_index * t->pl->rows, t->s.q_len, .list = NULL };
     return set_rows(t, &choice);
 }
 
@@ -5916,8 +5856,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
- * sink. */
+/* normaliser gives mu = fl(m + log2 l), so that p = 2^(s - mu); m and l include the sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -5950,8 +5889,7 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
- * probabilities. */
+/* stage_tile fills t->s_tile with natural logits, or probabilities, at the stage asked for. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -5972,32 +5910,30 @@ static void logits_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
+    const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const row_choice choice = { head % p->num_heads_kv * group, group,
+                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
+                                p->logits.rows };
     tile *t = open_tile(c, slot, 0);
-    row_choice choice;
+    float *mu = t->lane_values + rows, *sums = mu + rows;
     int64_t j0;
     int j, r;
-    choice.list = p->logits.rows;
-    choice.count = p->logits.num_rows;
-    choice.heads = c->pr.group;
-    choice.first = index % c->pl.logits_tiles * c->pl.rows;
-    index /= c->pl.logits_tiles;
-    t->kv_head = index % p->num_heads_kv;
-    t->s = sequence_of(p, index / p->num_heads_kv);
-    choice.head0 = t->kv_head * c->pr.group;
+    t->kv_head = head % p->num_heads_kv;
+    t->s = sequence_of(p, head / p->num_heads_kv);
     if (!set_rows(t, &choice))
         return;
     if (softmax)
-        normaliser(t, t->lane_values + c->pl.rows);
-    for (r = 0; r < c->pl.rows; r++)
+        normaliser(t, mu);
+    for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
-        for (r = 0; r < c->pl.rows; r++)
+        stage_tile(t, j0, n, mu, sums);
+        for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
-                          t->s_tile[j * c->pl.rows + r]);
+                          t->s_tile[j * rows + r]);
     }
 }
 
@@ -6022,8 +5958,7 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
- * otherwise this one. */
+/* Without a callback OpenMP's threads run the list, where it is compiled in, or else this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -6150,8 +6085,7 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
- * do. */
+/* workspace_bytes counts the bytes for `workers` workers; 0 where there is nothing to do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -6159,8 +6093,7 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
- * possible. */
+/* plan_call plans a call, with its prefix once for the batch where that is possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
@@ -6287,8 +6220,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     return status;
 }
 
-/* open_forward puts the problem and the plan where the items find them, at the start of the
- * workspace. */
+/* open_forward puts problem and plan where items find them: at the start of the workspace. */
 static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
 {
     char *base = align_memory(workspace);
@@ -6515,9 +6447,7 @@ static int key_parts(const plan *pl)
 static void explain_prefix(const plan *pl, text *why)
 {
     if (pl->prefix_keys) {
-        put(why, "; prefix of ");
-        put_int(why, pl->prefix_keys);
-        put(why, " keys: once for the batch");
+        put_numbers(why, "; prefix of # keys: once for the batch", &pl->prefix_keys);
     } else if (pl->prefix_why) {
         put(why, "; prefix not shared: ");
         put(why, pl->prefix_why);
@@ -6625,33 +6555,35 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_
 
 /* ---- options as text */
 
-static const struct int_option {
+static const struct number_option {
     const char *name;
-    size_t offset;
+    member field;
     int64_t most;
-} int_options[] = {
-    { "workers", offsetof(attn_params, num_workers), 65536 },
-    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
-    { "redo", offsetof(attn_params, force_redo), 1 },
-    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
+} number_options[] = {
+    { "workers", MEMBER(num_workers), 65536 },
+    { "tile_keys", MEMBER(tile_keys), 1024 },
+    { "redo", MEMBER(force_redo), 1 },
+    { "naive_whole", MEMBER(naive_whole), 1 },
+    { "auto_naive_keys", MEMBER(auto_naive_keys), INT64_MAX },
 };
 
-static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
-                          size_t length)
+static int set_number_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                             size_t length)
 {
     int64_t number;
     int o, as_int;
-    for (o = 0; o < COUNT_OF(int_options); o++) {
-        if (!same_word(int_options[o].name, key, key_length))
+    for (o = 0; o < COUNT_OF(number_options); o++) {
+        const member field = number_options[o].field;
+        if (!same_word(number_options[o].name, key, key_length))
             continue;
-        if (!parse_int(value, length, &number) || number > int_options[o].most)
+        if (!parse_int(value, length, &number) || number > number_options[o].most)
             return 0;
         as_int = (int)number;
-        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
+        memcpy((char *)p + field.offset, field.size == sizeof number ? (void *)&number : &as_int,
+               field.size);
         return 1;
     }
-    return same_word("auto_naive_keys", key, key_length) &&
-           parse_int(value, length, &p->auto_naive_keys);
+    return 0;
 }
 
 static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
@@ -6681,7 +6613,7 @@ static int set_option(attn_params *p, const char *word, size_t length)
         key++;
     if (key == length)
         return 0;
-    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
+    return set_number_option(p, word, key, word + key + 1, length - key - 1) ||
            set_named_option(p, word, key, word + key + 1, length - key - 1);
 }
 
@@ -11675,11 +11607,11 @@ ATTN_API attn_status attn_resume_end(attn_resumable *r)
 
 ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
 {
-    attn_pattern t;
-    memset(&t, 0, sizeof t);
-    t.local = 1;
-    t.local_before = t.local_after = each_side;
-    t.global_columns = t.global_rows = global;
+    const attn_pattern t = { .local = 1,
+                             .local_before = each_side,
+                             .local_after = each_side,
+                             .global_columns = global,
+                             .global_rows = global };
     return t;
 }
 
@@ -11765,12 +11697,10 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     const attn_pattern *t = &grid->t;
     const int64_t offset = t->seq_len_kv - t->seq_len_q, begin = row * t->block_q;
     const int64_t end = min64(begin + t->block_q, t->seq_len_q);
-    cell_row at;
-    at.head = head;
-    at.row = row;
-    at.first = column_of(grid, begin + offset);
-    at.last = column_of(grid, end - 1 + offset);
-    at.end = t->causal ? max64(0, min64(at.last + 1, grid->columns)) : grid->columns;
+    const int64_t last = column_of(grid, end - 1 + offset);
+    const cell_row at = { head, row, column_of(grid, begin + offset), last,
+                          .end = t->causal ? max64(0, min64(last + 1, grid->columns))
+                                           : grid->columns };
     return at;
 }
 
@@ -11786,8 +11716,7 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
- * 2014) over each. */
+/* cell_hash is splitmix64 (Steele et al. 2014) over each of these numbers. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -11828,9 +11757,15 @@ static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *
     return count;
 }
 
-static attn_status measure_cells(const cell_grid *grid, attn_pattern_info *info, text *why)
+/* measure_pattern opens the grid of a pattern and counts its cells. */
+static attn_status measure_pattern(const attn_pattern *t, cell_grid *grid, attn_pattern_info *info,
+                                   text *why)
 {
+    const attn_status status = open_grid(t, grid, why);
     int64_t head, row, all;
+    memset(info, 0, sizeof *info);
+    if (status)
+        return status;
     info->heads = (int)grid->heads;
     info->rows = grid->rows;
     info->columns = grid->columns;
@@ -11853,30 +11788,22 @@ ATTN_API attn_status attn_pattern_measure(const attn_pattern *t, attn_pattern_in
 {
     text reason = text_in(why, why_bytes);
     cell_grid grid;
-    attn_status status;
-    if (!info)
-        return bad(&reason, ATTN_ERR_ARG, "info is NULL");
-    memset(info, 0, sizeof *info);
-    status = open_grid(t, &grid, &reason);
-    return status ? status : measure_cells(&grid, info, &reason);
+    return info ? measure_pattern(t, &grid, info, &reason)
+                : bad(&reason, ATTN_ERR_ARG, "info is NULL");
 }
 
 static attn_status check_pattern_room(const attn_pattern_info *info, const int32_t *row_offsets,
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
-    if (!row_offsets || num_offsets < info->num_offsets) {
-        put_field(why, "num_offsets", row_offsets ? num_offsets : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_offsets);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
-    if ((!columns && info->num_columns) || num_columns < info->num_columns) {
-        put_field(why, "num_columns", columns ? num_columns : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_columns);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
+    if (!row_offsets || num_offsets < info->num_offsets)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_offsets (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(row_offsets ? num_offsets : 0, info->num_offsets));
+    if ((!columns && info->num_columns) || num_columns < info->num_columns)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_columns (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(columns ? num_columns : 0, info->num_columns));
     return ATTN_OK;
 }
 
@@ -11888,11 +11815,7 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
     attn_pattern_info info;
     cell_grid grid;
     int64_t head, row, count = 0;
-    attn_status status;
-    memset(&info, 0, sizeof info);
-    status = open_grid(t, &grid, &reason);
-    if (!status)
-        status = measure_cells(&grid, &info, &reason);
+    attn_status status = measure_pattern(t, &grid, &info, &reason);
     if (!status)
         status = check_pattern_room(&info, row_offsets, num_offsets, columns, num_columns, &reason);
     if (status)

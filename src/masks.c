@@ -16,11 +16,9 @@ typedef struct mask_rule {
     /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
-     * PARTIAL. */
+    /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
-     * means always j. */
+    /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -124,8 +122,7 @@ static void bits_row(const attn_params *p, const sequence *s, const lane *at, in
         alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 
-/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
- * bytes at once. */
+/* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
 static int64_t bitmap_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {

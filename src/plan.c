@@ -207,8 +207,7 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
- * workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until all workers have enough. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -235,8 +234,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
- * nothing to divide. */
+/* plan_split makes parts as small as the memory allows; no parts means nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -320,8 +318,7 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     plan_matrix(pr, pl);
 }
 
-/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
- * division of keys. */
+/* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;

@@ -92,8 +92,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
- * loses of log2 e. */
+/* LOG2E_LO carries what binary32 loses of log2 e: the factor is right to nearly the last bit. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -122,8 +121,7 @@ static void resolve_workers(attn_params *p)
         p->num_workers = 1;
 }
 
-/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
- * to size for. */
+/* settle_workers sets the workers that can run at once, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -147,8 +145,7 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
- * what tuning says. */
+/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -214,8 +211,7 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
- * the merge tree. */
+/* begins_inside tells whether the first key may lie inside a chunk or node of the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;

@@ -112,8 +112,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
- * form. */
+/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;

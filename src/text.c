@@ -45,8 +45,7 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
- * value. */
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];

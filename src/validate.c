@@ -174,8 +174,7 @@ static attn_status check_support(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
- * rows. */
+/* check_continued wants the keys of each sequence with rows to lie in one chunk. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -423,8 +422,7 @@ static attn_status run_checks(const check_fn *checks, int n, const attn_params *
     return status;
 }
 
-/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
- * too. */
+/* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
     attn_params *p = &pr->p;
