@@ -1118,6 +1118,8 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return check_members(base, rules, n, sizeof(int), why);
 }
 
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
+
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
@@ -1132,11 +1134,11 @@ static inline attn_status check_output_stride(const char *name, const char *stri
 
 static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
 {
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    const ptrdiff_t stride[3] = { o->stride_batch, o->stride_head, o->stride_seq };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 3 && !status; axis++)
+        status = check_output_stride(name, stride_names[axis], stride[axis], why);
     return status;
 }
 
@@ -1542,24 +1544,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 
@@ -2292,14 +2285,18 @@ static void put_missing_kernels(text *why)
         }
 }
 
+static const attn_kernels *find_kernels(const char *name, size_t length)
+{
+    const attn_kernels *kernels;
+    int i = 0;
+    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
+        i++;
+    return kernels;
+}
+
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
 {
-    int i;
-    const attn_kernels *kernels;
-    for (i = 0; name && (kernels = attn_kernels_get(i)) != NULL; i++)
-        if (same_word(kernels->name, name, strlen(name)))
-            return kernels;
-    return NULL;
+    return name ? find_kernels(name, strlen(name)) : NULL;
 }
 
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
@@ -3318,19 +3315,13 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_output_strides_given(const attn_params *p, text *why)
-{
-    return check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
-}
-
 /* Each of these checks relies on those before it. */
 typedef attn_status (*check_fn)(const attn_params *p, text *why);
 
 /* These look at the parameters as they are given, */
-static const check_fn checks_of_fields[] = { check_sizes,      check_numbers,
-                                             check_interfaces, check_pairs_of_fields,
-                                             check_limits,     check_settings,
-                                             check_support,    check_output_strides_given };
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
 /* and these at what a run reads and writes. */
@@ -3356,6 +3347,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     *p = *in;
     pr->size_query = 0;
     status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
+    if (!status)
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     resolve_sizes(p);
@@ -3424,14 +3417,6 @@ static void plan_items(const problem *pr, plan *pl)
         pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
 }
 
-static void plan_matrix(const problem *pr, plan *pl)
-{
-    const int64_t rows = times(ceil_div(pr->max_q_len, pl->rows), pl->rows);
-    pl->matrix_floats = 0;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
-}
-
 /* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
  * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
@@ -3445,12 +3430,6 @@ static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tens
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
     pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
-}
-
-static void plan_copies(const problem *pr, plan *pl)
-{
-    plan_copy(&pr->p, pl, KEYS, &pr->p.k, pr->p.head_dim);
-    plan_copy(&pr->p, pl, VALUES, &pr->p.v, pr->p.head_dim_v);
 }
 
 static int has_copies(const plan *pl)
@@ -3674,6 +3653,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = times(ceil_div(pr->max_q_len, p->kernels->rows), p->kernels->rows);
     pl->small = small;
     pl->kernels = p->kernels;
     pl->tuning = tuning_of(p, p->kernels);
@@ -3681,8 +3661,9 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
-    plan_copies(pr, pl);
-    plan_matrix(pr, pl);
+    plan_copy(p, pl, KEYS, &p->k, p->head_dim);
+    plan_copy(p, pl, VALUES, &p->v, p->head_dim_v);
+    pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
 }
 
 /* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
@@ -6589,7 +6570,8 @@ static int set_number_option(attn_params *p, const char *key, size_t key_length,
 static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
                             size_t length)
 {
-    const attn_kernels *kernels;
+    const int for_kernels = same_word("kernels", key, key_length);
+    const attn_kernels *kernels = for_kernels ? find_kernels(value, length) : NULL;
     const char *impl;
     int i;
     for (i = 0; same_word("impl", key, key_length) && (impl = attn_impl_name(i)); i++)
@@ -6597,12 +6579,9 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
             p->impl = i;
             return 1;
         }
-    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
-        if (same_word(attn_kernels_name(kernels), value, length)) {
-            p->kernels = kernels;
-            return 1;
-        }
-    return 0;
+    if (kernels)
+        p->kernels = kernels;
+    return kernels != NULL;
 }
 
 /* set_option takes one "key=value" of `length` characters. */

@@ -1158,6 +1158,8 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return check_members(base, rules, n, sizeof(int), why);
 }
 
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
+
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
@@ -1172,11 +1174,11 @@ static inline attn_status check_output_stride(const char *name, const char *stri
 
 static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
 {
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    const ptrdiff_t stride[3] = { o->stride_batch, o->stride_head, o->stride_seq };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 3 && !status; axis++)
+        status = check_output_stride(name, stride_names[axis], stride[axis], why);
     return status;
 }
 
@@ -1582,24 +1584,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 

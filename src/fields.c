@@ -373,24 +373,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 

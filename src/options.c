@@ -76,7 +76,8 @@ static int set_number_option(attn_params *p, const char *key, size_t key_length,
 static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
                             size_t length)
 {
-    const attn_kernels *kernels;
+    const int for_kernels = same_word("kernels", key, key_length);
+    const attn_kernels *kernels = for_kernels ? find_kernels(value, length) : NULL;
     const char *impl;
     int i;
     for (i = 0; same_word("impl", key, key_length) && (impl = attn_impl_name(i)); i++)
@@ -84,12 +85,9 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
             p->impl = i;
             return 1;
         }
-    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
-        if (same_word(attn_kernels_name(kernels), value, length)) {
-            p->kernels = kernels;
-            return 1;
-        }
-    return 0;
+    if (kernels)
+        p->kernels = kernels;
+    return kernels != NULL;
 }
 
 /* set_option takes one "key=value" of `length` characters. */

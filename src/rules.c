@@ -56,6 +56,8 @@ static inline attn_status check_enums(const void *base, const size_rule *rules, 
     return check_members(base, rules, n, sizeof(int), why);
 }
 
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
+
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
                                               ptrdiff_t stride, text *why)
@@ -70,11 +72,11 @@ static inline attn_status check_output_stride(const char *name, const char *stri
 
 static inline attn_status check_output_strides(const char *name, const attn_output *o, text *why)
 {
-    attn_status status = check_output_stride(name, ".stride_batch", o->stride_batch, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_head", o->stride_head, why);
-    if (!status)
-        status = check_output_stride(name, ".stride_seq", o->stride_seq, why);
+    const ptrdiff_t stride[3] = { o->stride_batch, o->stride_head, o->stride_seq };
+    attn_status status = ATTN_OK;
+    int axis;
+    for (axis = 0; axis < 3 && !status; axis++)
+        status = check_output_stride(name, stride_names[axis], stride[axis], why);
     return status;
 }
 

@@ -394,19 +394,13 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_output_strides_given(const attn_params *p, text *why)
-{
-    return check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
-}
-
 /* Each of these checks relies on those before it. */
 typedef attn_status (*check_fn)(const attn_params *p, text *why);
 
 /* These look at the parameters as they are given, */
-static const check_fn checks_of_fields[] = { check_sizes,      check_numbers,
-                                             check_interfaces, check_pairs_of_fields,
-                                             check_limits,     check_settings,
-                                             check_support,    check_output_strides_given };
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
 /* and these at what a run reads and writes. */
@@ -432,6 +426,8 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     *p = *in;
     pr->size_query = 0;
     status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
+    if (!status)
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
     resolve_sizes(p);
