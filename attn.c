@@ -130,11 +130,6 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- * nearest even, so that every compiler and ISA gives the same bits. One float operation per
- * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
-
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -171,8 +166,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
- * call. */
+/* hw is constant at every call: only the second build of the kernels has the instruction. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
 {
@@ -918,8 +912,7 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
- * value. */
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -954,15 +947,6 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
 static inline void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
@@ -971,6 +955,25 @@ static inline void put_word(text *t, const char *word, size_t length)
         letter[0] = word[i];
         put(t, letter);
     }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
 }
 
 /* same_word tells whether the string a is the b_length letters at b. */
@@ -1001,20 +1004,10 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* put_values writes a sentence in which each # stands for the next of `values`. */
-static inline void put_values(text *t, const char *sentence, const int64_t *values)
+static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                      const int64_t *number)
 {
-    for (; *sentence; sentence++)
-        if (*sentence == '#')
-            put_int(t, *values++);
-        else
-            put_word(t, sentence, 1);
-}
-
-static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
-                                     const int64_t *values)
-{
-    put_values(why, sentence, values);
+    put_numbers(why, sentence, number);
     return status;
 }
 
@@ -1039,11 +1032,7 @@ static inline attn_status bad_entry(text *why, const char *name, int64_t index, 
                                     const char *rest)
 {
     put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
@@ -1064,41 +1053,51 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* bad_range says "name (value) must be at least / at most / the only value". */
-static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
-                                    int64_t value)
+/* check_range says "name (value) must be at least / at most / the only value". */
+static inline attn_status check_range(text *why, const char *name, int64_t least, int64_t most,
+                                      int64_t value)
 {
     const int low = value < least;
+    if (!low && value <= most)
+        return ATTN_OK;
     put_field(why, name, value);
     put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
     put_int(why, low ? least : most);
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
+/* number_at reads an int or an int64_t, as `bytes` tells. */
+static inline int64_t number_at(const void *at, size_t bytes)
+{
+    int64_t number;
+    int as_int;
+    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
+    return bytes == sizeof number ? number : as_int;
+}
+
+static inline attn_status check_members(const void *base, const size_rule *rules, int n,
+                                        size_t bytes, text *why)
+{
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < n && !status; r++)
+        status = check_range(why, rules[r].name, rules[r].least, rules[r].most,
+                             number_at((const char *)base + rules[r].offset, bytes));
+    return status;
+}
+
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int64_t value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int64_t), why);
 }
 
 static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int), why);
 }
+
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
 
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
@@ -1122,10 +1121,9 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         if (cu[b + 1] < cu[b])
             return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
     if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
+        put(why, name);
+        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
+                           NUMBERS(batch, cu[batch], rows));
     }
     return ATTN_OK;
 }
@@ -1134,24 +1132,14 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
                                        int64_t heads, int64_t rows, int64_t columns,
                                        const ptrdiff_t stride[4], text *why)
 {
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
+    const int64_t count[4] = { batch, heads, rows, columns };
     if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
+    return bad_numbers(why, ATTN_ERR_OVERFLOW,
+                       ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
+                       "the address space",
+                       count);
 }
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
@@ -1180,7 +1168,8 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
     AXIS_ROW, /* that are held: p.part */
@@ -1218,7 +1207,7 @@ typedef struct call_field {
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
-    int64_t least, most; /* of a number; any where most is below least */
+    int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field is refused; NULL = nothing */
 } call_field;
 
@@ -1241,6 +1230,11 @@ typedef struct call_field {
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+#define PER_SEQUENCE(member, kind, by, ...)                                                        \
+    LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
+
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
@@ -1273,13 +1267,13 @@ static const call_field call_fields[] = {
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
 
     /* ---- lengths */
-    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+    { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
-    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
-    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
+    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
@@ -1290,11 +1284,11 @@ static const call_field call_fields[] = {
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
@@ -1368,21 +1362,17 @@ static const call_field call_fields[] = {
 static int64_t field_number(const call_field *f, const void *base)
 {
     const char *at = (const char *)base + f->offset;
-    int64_t number = 0;
-    int as_int;
     float as_float;
     void *pointer;
     switch (f->type) {
     case F_INT:
-        memcpy(&as_int, at, sizeof as_int);
-        return as_int;
+        return number_at(at, sizeof(int));
     case F_FLOAT:
         memcpy(&as_float, at, sizeof as_float);
         return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
     case F_INT64:
     case F_UINT64:
-        memcpy(&number, at, sizeof number);
-        return number;
+        return number_at(at, sizeof(int64_t));
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -1391,17 +1381,14 @@ static int64_t field_number(const call_field *f, const void *base)
 
 static attn_status check_values(const call_field *table, int n, const void *base, text *why)
 {
+    attn_status status = ATTN_OK;
     int i;
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
-        int64_t value;
-        if (f->most < f->least || IS_ARRAY(f))
-            continue;
-        value = field_number(f, base);
-        if (value < f->least || value > f->most)
-            return bad_range(why, f->name, f->least, f->most, value);
+        if (f->least <= f->most && !IS_ARRAY(f))
+            status = check_range(why, f->name, f->least, f->most, field_number(f, base));
     }
-    return ATTN_OK;
+    return status;
 }
 
 /* "name (value) is set, but who does not take it: instead" */
@@ -1428,6 +1415,28 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
             return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
+}
+
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
 }
 
 /* ---- arrays */
@@ -1468,6 +1477,11 @@ static int is_tensor(const call_field *f)
     return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
 }
 
+static int is_per_sequence(const call_field *f)
+{
+    return f->axis[3] == AXIS_SEQUENCE;
+}
+
 static int is_packed(const call_field *f, const call_axes *x)
 {
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
@@ -1499,24 +1513,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 
@@ -1538,6 +1543,23 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* has_batch_arrays tells whether sequences differ in length, in position or in what they
+ * see. */
+static int has_batch_arrays(const attn_params *p)
+{
+    int i = 0;
+    while (i < COUNT_OF(call_fields) &&
+           !(is_per_sequence(&call_fields[i]) && field_data(&call_fields[i], p)))
+        i++;
+    return i < COUNT_OF(call_fields);
+}
+
+/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+static int64_t kinds_of(const attn_params *p)
+{
+    return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
 }
 
 /* ---- the axes of a call */
@@ -1571,25 +1593,30 @@ static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const call_axes x = {
+        .packed_q = p->cu_seqlens_q != NULL,
+        .packed_kv = p->cu_seqlens_kv != NULL,
+        .count = {
+            [AXIS_NONE] = 1,
+            [AXIS_BATCH] = p->batch,
+            [AXIS_SEQUENCE] = p->batch,
+            [AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch,
+            [AXIS_HEAD] = p->num_heads_q,
+            [AXIS_HEAD_KV] = p->num_heads_kv,
+            [AXIS_ROW] = rows_held(p),
+            [AXIS_KEY] = rows_of_entry(p),
+            [AXIS_DIM] = p->head_dim,
+            [AXIS_DIM_V] = p->head_dim_v,
+            [AXIS_SEQ_Q] = p->seq_len_q,
+            [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_CELL_ROW] = cell_rows,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_CHOSEN] = p->logits.num_rows,
+        },
+    };
     return x;
 }
 
@@ -2196,8 +2223,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
- * form. */
+/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -2228,14 +2254,18 @@ static void put_missing_kernels(text *why)
         }
 }
 
+static const attn_kernels *find_kernels(const char *name, size_t length)
+{
+    const attn_kernels *kernels;
+    int i = 0;
+    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
+        i++;
+    return kernels;
+}
+
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
 {
-    int i;
-    const attn_kernels *kernels;
-    for (i = 0; name && (kernels = attn_kernels_get(i)) != NULL; i++)
-        if (same_word(kernels->name, name, strlen(name)))
-            return kernels;
-    return NULL;
+    return name ? find_kernels(name, strlen(name)) : NULL;
 }
 
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
@@ -2275,8 +2305,7 @@ typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
- * of `heads` heads. */
+/* A row_choice is rows first, first + 1, ... of `count` flattened rows of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
     const int32_t *list; /* NULL means that row number c is c. */
@@ -2314,8 +2343,7 @@ typedef struct plan {
     split split;
     int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
     int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
-    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
-     * copied. */
+    /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
@@ -2389,8 +2417,7 @@ typedef struct tile {
     int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
-    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
-     * counts. */
+    /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
@@ -2402,8 +2429,7 @@ typedef struct tile {
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
- * it, except for `failed`. */
+/* A call lies at the start of the workspace; items only read it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;
@@ -2417,24 +2443,23 @@ typedef struct call {
 
 /* src/tuning.c - tuning: sizes that a machine may want otherwise, and that change no bit of a tiled result. */
 
+#define TUNING(member) #member, offsetof(tuning, member)
+#define FROM_LEAST_TO_MOST " must be from # to #"
+
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
     size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* Nonzero allows powers of two only. */
-    const char *rest;
+    const char *rest; /* Its # are least and most. */
+    int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
-    { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
-      " must be a power of two from 16 to 1024" },
-    { "item_rows", offsetof(tuning, item_rows), 96, 1, 4096, 0, " must be from 1 to 4096" },
-    { "item_bytes", offsetof(tuning, item_bytes), 1 << 20, 1 << 14, 1 << 30, 0,
-      " must be from 16384 to 1073741824" },
-    { "split_work", offsetof(tuning, split_work), 1 << 19, 1, 1 << 30, 0,
-      " must be from 1 to 1073741824" },
-    { "ahead", offsetof(tuning, ahead), 1, 0, 1, 0, " must be 0 or 1" },
-    { "auto_naive_keys", offsetof(tuning, auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, 0,
-      " must be from 0 to 1048576" },
+    { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
+    { TUNING(item_rows), 96, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },
+    { TUNING(auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, FROM_LEAST_TO_MOST, 0 },
 };
 
 static void usual_tuning(tuning *t)
@@ -2476,9 +2501,7 @@ static void put_strange(text *t, const char *word, size_t length)
 
 static void put_damage(text *t, const reader *r)
 {
-    put(t, "tuning is ignored: line ");
-    put_int(t, r->line);
-    put(t, ": ");
+    put_numbers(t, "tuning is ignored: line #: ", NUMBERS(r->line));
 }
 
 static void put_unknown(text *t, const reader *r, const char *word, size_t length)
@@ -2524,7 +2547,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
         put(why, " (");
         put_strange(why, value, digits);
         put(why, ")");
-        put(why, v->rest);
+        put_numbers(why, v->rest, NUMBERS(v->least, v->most));
         return 0;
     }
     put_unknown(why, r, key, length);
@@ -2616,13 +2639,9 @@ static inline float sink_of(const attn_params *p, int64_t head)
 
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
 {
-    attn_pair pair;
-    pair.batch = s->b;
-    pair.head = at->head;
-    pair.i = at->i;
-    pair.j = j;
-    pair.pos = s->key_base + at->pos;
-    pair.n = s->key_base + j;
+    const attn_pair pair = {
+        s->b, at->head, at->i, j, .pos = s->key_base + at->pos, .n = s->key_base + j
+    };
     return pair;
 }
 
@@ -2649,39 +2668,47 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
+static void narrow_to_part(const attn_part *part, sequence *s)
+{
+    if (part->rows) {
+        s->q_row -= part->row_begin;
+        take_part_of(part->row_begin, part->row_count, &s->row_from, &s->row_to);
+    }
+    if (part->keys) {
+        s->kv_row -= part->key_begin;
+        take_part_of(part->key_begin - s->column, part->key_count, &s->key_from, &s->key_to);
+    }
+}
+
+static int64_t offset_of(const attn_params *p, const sequence *s)
+{
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        return p->q_offset[s->b];
+    return p->alignment == ATTN_ALIGN_BOTTOM_RIGHT ? s->kv_len - s->q_len : 0;
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
-    sequence s;
-    s.b = b;
-    s.column = entry32(p->kv_begin, b, 0);
-    s.q_row = entry32(p->cu_seqlens_q, b, 0);
-    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
-    s.q_len = entry32(p->q_len, b, q_capacity(p, b));
-    s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
-    s.row_from = 0;
+    const int64_t column = entry32(p->kv_begin, b, 0);
+    sequence s = {
+        .b = b,
+        .q_row = entry32(p->cu_seqlens_q, b, 0),
+        .q_len = entry32(p->q_len, b, q_capacity(p, b)),
+        .kv_row = entry32(p->cu_seqlens_kv, b, 0) + column + entry32(p->kv_rows.begin, b, 0),
+        .kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - column),
+        .column = column,
+        .key_base = p->key_base ? p->key_base[b] : 0,
+        .prefix = entry32(p->prefix, b, 0),
+    };
     s.row_to = s.q_len;
-    s.key_from = 0;
     s.key_to = s.kv_len;
-    if (p->part.rows) {
-        s.q_row -= p->part.row_begin;
-        take_part_of(p->part.row_begin, p->part.row_count, &s.row_from, &s.row_to);
-    }
-    if (p->part.keys) {
-        s.kv_row -= p->part.key_begin;
-        take_part_of(p->part.key_begin - s.column, p->part.key_count, &s.key_from, &s.key_to);
-    }
-    s.key_base = p->key_base ? p->key_base[b] : 0;
-    s.prefix = entry32(p->prefix, b, 0);
-    s.offset = 0;
-    if (p->alignment == ATTN_ALIGN_BOTTOM_RIGHT)
-        s.offset = s.kv_len - s.q_len;
-    if (p->alignment == ATTN_ALIGN_OFFSET)
-        s.offset = p->q_offset[b];
+    s.offset = offset_of(p, &s);
+    narrow_to_part(&p->part, &s);
     return s;
 }
 
-/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
- * loses of log2 e. */
+/* LOG2E_LO carries what binary32 loses of log2 e: the factor is right to nearly the last bit. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -2700,14 +2727,17 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
+}
+
+static void resolve_workers(attn_params *p)
+{
     if (p->num_workers == 0 && !p->parallel_for)
         p->num_workers = OPENMP_THREADS;
     if (p->num_workers == 0)
         p->num_workers = 1;
 }
 
-/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
- * to size for. */
+/* settle_workers sets the workers that can run at once, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -2724,14 +2754,6 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
- * for all. */
-static int has_batch_arrays(const attn_params *p)
-{
-    return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
-           p->prefix;
-}
-
 static int choose_impl(const attn_params *p)
 {
     if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
@@ -2739,8 +2761,7 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
- * what tuning says. */
+/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -2774,7 +2795,7 @@ static void resolve_numbers(problem *pr)
     attn_params *p = &pr->p;
     float keep = 1.0f - p->dropout_p;
     int64_t b;
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
+    const int64_t kinds = kinds_of(p);
     pr->group = p->num_heads_q / p->num_heads_kv;
     pr->factor = score_factor(p->scale);
     pr->cap2 = p->softcap * LOG2E_HI;
@@ -2806,8 +2827,7 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
- * the merge tree. */
+/* begins_inside tells whether the first key may lie inside a chunk or node of the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;
@@ -2877,20 +2897,15 @@ static int is_scattered(const attn_params *p)
  * nothing checks arguments.
  */
 
-/* This is no limit of memory, and equal on every machine. */
-#define MOST_KEY_BASE ((int64_t)1 << 58)
-
 static attn_status check_sizes(const attn_params *p, text *why)
 {
     const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
-    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
-        put_field(why, "num_heads_q", p->num_heads_q);
-        put(why, " must be a multiple of ");
-        put_field(why, "num_heads_kv", p->num_heads_kv);
-        return ATTN_ERR_ARG;
-    }
+    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "num_heads_q (#) must be a multiple of num_heads_kv (#)",
+                           NUMBERS(p->num_heads_q, p->num_heads_kv));
     if (p->tile_keys &&
         (p->tile_keys < 16 || p->tile_keys > 1024 || (p->tile_keys & (p->tile_keys - 1))))
         return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
@@ -2909,38 +2924,6 @@ static attn_status check_numbers(const attn_params *p, text *why)
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
     return ATTN_OK;
-}
-
-/* A member is a field of attn_params, whose bytes tell whether it is set. */
-typedef struct member {
-    uint16_t offset, size;
-} member;
-
-#define MEMBER(name)                                                                               \
-    {                                                                                              \
-        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
-    }
-
-static int is_set(const attn_params *p, member m)
-{
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
-}
-
-/* number_of reads an int64_t or a ptrdiff_t. */
-static int64_t number_of(const attn_params *p, member m)
-{
-    int64_t number;
-    ptrdiff_t stride;
-    memcpy(&number, (const char *)p + m.offset, sizeof number);
-    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
-    return m.size == sizeof stride ? stride : number;
 }
 
 /* A pair_rule is about a field that must not stand alone, or not together with another one. */
@@ -2988,127 +2971,97 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+    NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.key_begin, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_count, part.keys, " is set, but part.keys is 0"),
 };
 
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    int i = 0;
-    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
-                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
-        i++;
-    if (i == COUNT_OF(pair_rules))
+    const pair_rule *rule = pair_rules, *end = pair_rules + COUNT_OF(pair_rules);
+    while (rule < end && (!is_set(p, rule->field) || is_set(p, rule->other) != rule->with))
+        rule++;
+    if (rule == end)
         return ATTN_OK;
-    if (pair_rules[i].name)
-        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
-    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+    if (rule->name)
+        put_field(why, rule->name,
+                  number_at((const char *)p + rule->field.offset, rule->field.size));
+    return bad(why, ATTN_ERR_ARG, rule->rest);
 }
 
-static attn_status check_window_sides(const attn_params *p, text *why)
-{
-    if (p->window_left < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " must be -1 (unbounded) or more");
-    if (p->window_right < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " must be -1 (unbounded) or more");
-    return ATTN_OK;
-}
-
-static attn_status check_alignment(const attn_params *p, text *why)
-{
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    return ATTN_OK;
-}
-
-static attn_status check_cells(const attn_params *p, text *why)
+/* check_settings checks what one field asks of the value of another one. */
+static attn_status check_settings(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
-    const int given = m->bitmap || m->row_offsets;
-    if (given && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if (given && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !given)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    return ATTN_OK;
+    const int by_offset = p->alignment == ATTN_ALIGN_OFFSET,
+              has_cells = m->bitmap || m->row_offsets;
+    const struct {
+        int wrong;
+        const char *name;
+        int64_t value;
+        const char *rest;
+    } rules[] = {
+        { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
+          p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
+        { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
+        { p->window_right < -1, "window_right", p->window_right,
+          " must be -1 (unbounded) or more" },
+        { by_offset && !p->q_offset, "alignment", p->alignment,
+          " is ATTN_ALIGN_OFFSET, but q_offset is NULL" },
+        { !by_offset && p->q_offset, "alignment", p->alignment,
+          " must be ATTN_ALIGN_OFFSET (2) when q_offset is given" },
+        { has_cells && !m->block_q, "block_mask.block_q", 0, " must be at least 1" },
+        { has_cells && !m->block_k, "block_mask.block_k", 0, " must be at least 1" },
+        { (m->block_q || m->block_k) && !has_cells, "block_mask.block_q", m->block_q,
+          " is set, but neither bitmap nor row_offsets is given" },
+        { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
+          " needs part.keys and partial" },
+    };
+    int r = 0;
+    while (r < COUNT_OF(rules) && !rules[r].wrong)
+        r++;
+    if (r == COUNT_OF(rules))
+        return ATTN_OK;
+    return bad_field(why, ATTN_ERR_ARG, rules[r].name, rules[r].value, rules[r].rest);
 }
 
-/* check_values_of_fields checks what the value of one field asks of another one. */
-static attn_status check_values_of_fields(const attn_params *p, text *why)
+/* check_limits checks what one field allows another one to be. */
+static attn_status check_limits(const attn_params *p, text *why)
 {
+    const attn_part *part = &p->part;
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
                    "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
-                         " is set, but kv_rows.table is NULL");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+    if (p->shared_keys > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG, "shared_keys (#) must be at most seq_len_kv (#)",
+                           NUMBERS(p->shared_keys, p->seq_len_kv));
+    if (part->rows && part->row_begin + part->row_count > p->seq_len_q)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.row_begin (#) + part.row_count (#) must be at most seq_len_q (#)",
+                           NUMBERS(part->row_begin, part->row_count, p->seq_len_q));
+    if (part->keys && part->key_begin + part->key_count > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.key_begin (#) + part.key_count (#) must be at most seq_len_kv (#)",
+                           NUMBERS(part->key_begin, part->key_count, p->seq_len_kv));
     return ATTN_OK;
 }
 
-/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
-typedef struct part_rule {
-    const char *flag, *begin_name, *count_name, *whole_name;
-    int on;
-    int64_t begin, count, whole;
-} part_rule;
-
-static attn_status check_part_rule(const part_rule *rule, text *why)
+/* check_support refuses what has a meaning, but is not built. */
+static attn_status check_support(const attn_params *p, text *why)
 {
-    if (!rule->on && (rule->begin || rule->count)) {
-        put_field(why, rule->begin ? rule->begin_name : rule->count_name,
-                  rule->begin ? rule->begin : rule->count);
-        put(why, " is set, but ");
-        put(why, rule->flag);
-        return bad(why, ATTN_ERR_ARG, " is 0");
-    }
-    if (!rule->on || rule->begin + rule->count <= rule->whole)
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
+    if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
-    put_field(why, rule->begin_name, rule->begin);
-    put(why, " + ");
-    put_field(why, rule->count_name, rule->count);
-    put(why, " must be at most ");
-    put_field(why, rule->whole_name, rule->whole);
-    return ATTN_ERR_ARG;
-}
-
-static attn_status check_part(const attn_params *p, text *why)
-{
-    const attn_part *part = &p->part;
-    const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
-                             part->rows,  part->row_begin,  part->row_count,  p->seq_len_q };
-    const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
-                             part->keys,  part->key_begin,  part->key_count,  p->seq_len_kv };
-    attn_status status = check_part_rule(&rows, why);
-    if (!status)
-        status = check_part_rule(&keys, why);
-    if (!status && part->continued && !(part->keys && p->partial))
-        return bad_field(why, ATTN_ERR_ARG, "part.continued", part->continued,
-                         " needs part.keys and partial");
-    if (status || (!part->rows && !part->keys))
-        return status;
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
- * rows. */
+/* check_continued wants the keys of each sequence with rows to lie in one chunk. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -3117,57 +3070,69 @@ static attn_status check_continued(const attn_params *p, text *why)
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
         if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
             continue;
-        put(why, "part.continued: keys ");
-        put_field(why, "n", first);
-        put(why, " to ");
-        put_int(why, end - 1);
-        put(why, " of sequence ");
-        put_field(why, "b", b);
-        return bad(why, ATTN_ERR_ARG, " must lie in one chunk, between two multiples of 1024");
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.continued: keys n (#) to # of sequence b (#) must lie in one "
+                           "chunk, between two multiples of 1024",
+                           NUMBERS(first, end - 1, b));
     }
     return ATTN_OK;
 }
 
-typedef struct entry_rule {
-    const char *name;
-    const int32_t *array;
-    int64_t most;
-} entry_rule;
-
-static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
+static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
 {
-    const int64_t value = entry32(rule->array, b, 0);
-    if (value >= 0 && value <= rule->most)
-        return ATTN_OK;
-    bad_entry(why, rule->name, b, value, " must be from 0 to ");
-    put_int(why, rule->most);
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE */
+        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
+    else
+        put_int(why, most);
     return ATTN_ERR_ARG;
 }
 
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                 { "kv_begin", p->kv_begin, keys },
-                                 { "kv_len", p->kv_len, keys - begin },
-                                 { "prefix", p->prefix, INT32_MAX } };
-    attn_status status = ATTN_OK;
+    const struct {
+        const char *name;
+        const int32_t *array;
+        int64_t most;
+    } rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                  { "kv_begin", p->kv_begin, keys },
+                  { "kv_len", p->kv_len, keys - begin } };
     int r;
-    for (r = 0; r < COUNT_OF(rules) && !status; r++)
-        status = check_entry(&rules[r], b, why);
-    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    return status;
+    for (r = 0; r < COUNT_OF(rules); r++) {
+        const int64_t value = entry32(rules[r].array, b, 0);
+        if (value < 0 || value > rules[r].most)
+            return bad_limit(why, rules[r].name, b, value, rules[r].most);
+    }
+    return ATTN_OK;
+}
+
+/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
+static attn_status check_entries(const attn_params *p, text *why)
+{
+    int i;
+    int64_t b;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
+        for (b = 0; data && b < p->batch; b++) {
+            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+            if (value < f->least || value > f->most)
+                return bad_limit(why, f->name, b, value, f->most);
+        }
+    }
+    return ATTN_OK;
 }
 
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch;
+    const int64_t n = p->batch, kinds = kinds_of(p);
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+    for (b = 0; b < kinds && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -3184,10 +3149,9 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     }
     if (at.entry >= 0 && at.entry < rows->num_pages)
         return ATTN_OK;
-    bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
-    put_field(why, "num_pages", rows->num_pages);
-    put(why, " - 1");
-    return ATTN_ERR_ARG;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "kv_rows.table[#] (#) must be from 0 to num_pages (#) - 1",
+                       NUMBERS(at.table_entry, at.entry, rows->num_pages));
 }
 
 /* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
@@ -3198,14 +3162,10 @@ static attn_status check_sequence_rows(const attn_params *p, const sequence *s, 
     if (begin < 0 || (rows->ring && begin >= rows->ring))
         return bad_entry(why, "kv_rows.begin", s->b, begin,
                          " must be at least 0 and below kv_rows.ring");
-    if (rows->ring && s->column + s->kv_len > rows->ring) {
-        put_field(why, "kv_rows.ring", rows->ring);
-        put(why, " is below kv_begin + kv_len of sequence ");
-        put_field(why, "b", s->b);
-        put(why, ", ");
-        put_int(why, s->column + s->kv_len);
-        return ATTN_ERR_ARG;
-    }
+    if (rows->ring && s->column + s->kv_len > rows->ring)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
+                           NUMBERS(rows->ring, s->b, s->column + s->kv_len));
     return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
 }
 
@@ -3293,12 +3253,14 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
 static attn_status check_csr(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
+    const int64_t entries = !m->row_offsets ? 0 : m->csr_stride_batch ? p->batch : 1;
+    const int64_t heads = m->csr_stride_head ? p->num_heads_q : 1;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
     for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
-    for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
-        for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
+    for (b = 0; b < entries && !status; b++)
+        for (h = 0; h < heads && !status; h++)
             status =
                 check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
     return status;
@@ -3319,53 +3281,49 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
- * too. */
+/* Each of these checks relies on those before it. */
+typedef attn_status (*check_fn)(const attn_params *p, text *why);
+
+/* These look at the parameters as they are given, */
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
+/* these at lengths and positions, once sizes and strides are resolved, */
+static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+/* and these at what a run reads and writes. */
+static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
+                                           check_tree, check_csr };
+
+static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        status = checks[i](p, why);
+    return status;
+}
+
+/* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
+    attn_params *p = &pr->p;
     attn_status status;
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    pr->p = *in;
+    *p = *in;
     pr->size_query = 0;
-    status = check_sizes(&pr->p, why);
+    status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
     if (!status)
-        status = check_numbers(&pr->p, why);
-    if (!status)
-        status = check_interfaces(&pr->p, why);
-    if (!status)
-        status = check_pairs_of_fields(&pr->p, why);
-    if (!status)
-        status = check_values_of_fields(&pr->p, why);
-    if (!status)
-        status = check_window_sides(&pr->p, why);
-    if (!status)
-        status = check_alignment(&pr->p, why);
-    if (!status)
-        status = check_cells(&pr->p, why);
-    if (!status)
-        status = check_part(&pr->p, why);
-    if (!status)
-        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
-    resolve_sizes(&pr->p);
-    need_data = need_data && !is_empty(&pr->p);
-    status = resolve_layouts(&pr->p, why);
-    if (!status && need_data)
-        status = check_tensors(&pr->p, why);
+    resolve_sizes(p);
+    resolve_workers(p);
+    status = resolve_layouts(p, why);
     if (!status)
-        status = check_lengths(&pr->p, why);
-    if (!status)
-        status = check_continued(&pr->p, why);
-    if (!status && need_data)
-        status = check_sequences(&pr->p, why);
-    if (!status && need_data)
-        status = check_outputs(&pr->p, why);
-    if (!status && need_data)
-        status = check_tree(&pr->p, why);
-    if (!status && need_data && pr->p.block_mask.row_offsets)
-        status = check_csr(&pr->p, why);
+        status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
+    if (!status && need_data && !is_empty(p))
+        status = run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
     if (!status)
         resolve_numbers(pr);
     return status;
@@ -3425,14 +3383,6 @@ static void plan_items(const problem *pr, plan *pl)
         pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
 }
 
-static void plan_matrix(const problem *pr, plan *pl)
-{
-    const int64_t rows = times(ceil_div(pr->max_q_len, pl->rows), pl->rows);
-    pl->matrix_floats = 0;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
-}
-
 /* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
  * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
@@ -3446,12 +3396,6 @@ static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tens
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
     pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
-}
-
-static void plan_copies(const problem *pr, plan *pl)
-{
-    plan_copy(&pr->p, pl, KEYS, &pr->p.k, pr->p.head_dim);
-    plan_copy(&pr->p, pl, VALUES, &pr->p.v, pr->p.head_dim_v);
 }
 
 static int has_copies(const plan *pl)
@@ -3575,8 +3519,7 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
- * workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until all workers have enough. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3603,8 +3546,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
- * nothing to divide. */
+/* plan_split makes parts as small as the memory allows; no parts means nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -3677,6 +3619,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = times(ceil_div(pr->max_q_len, p->kernels->rows), p->kernels->rows);
     pl->small = small;
     pl->kernels = p->kernels;
     pl->tuning = tuning_of(p, p->kernels);
@@ -3684,12 +3627,12 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
-    plan_copies(pr, pl);
-    plan_matrix(pr, pl);
+    plan_copy(p, pl, KEYS, &p->k, p->head_dim);
+    plan_copy(p, pl, VALUES, &p->v, p->head_dim_v);
+    pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
 }
 
-/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
- * division of keys. */
+/* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -3757,18 +3700,15 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
  */
 
 typedef struct mask_rule {
-    const char *name;
-    int (*active)(const attn_params *p);
+    member on; /* The rule is active where this field is set. */
     /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
     void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
     /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
-    /* tile gives a quick answer for a whole rectangle, an attn_tile_class; NULL means always
-     * PARTIAL. */
+    /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees a key of j..end-1 that lies before the result of next; NULL
-     * means always j. */
+    /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
@@ -3778,22 +3718,12 @@ static int64_t floor_div(int64_t a, int64_t b)
     return a >= 0 ? a / b : -((b - 1 - a) / b);
 }
 
-static int causal_active(const attn_params *p)
-{
-    return p->causal != 0;
-}
-
 static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                          int64_t *hi)
 {
     (void)p;
     (void)lo;
     *hi = min64(*hi, max64(pos + 1, s->prefix));
-}
-
-static int window_active(const attn_params *p)
-{
-    return p->window != 0;
 }
 
 static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
@@ -3806,22 +3736,12 @@ static void window_range(const attn_params *p, const sequence *s, int64_t pos, i
         *hi = min64(*hi, pos + p->window_right + 1);
 }
 
-static int chunked_active(const attn_params *p)
-{
-    return p->chunk_size != 0;
-}
-
 static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                           int64_t *hi)
 {
     const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
     *lo = max64(*lo, begin);
     *hi = min64(*hi, begin + p->chunk_size);
-}
-
-static int segments_active(const attn_params *p)
-{
-    return p->q_segments != NULL;
 }
 
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
@@ -3833,11 +3753,6 @@ static void segments_row(const attn_params *p, const sequence *s, const lane *at
     int t;
     for (t = 0; t < n; t++)
         alive[t * step] &= q[at->i] == kv[j0 + t];
-}
-
-static int tree_active(const attn_params *p)
-{
-    return p->tree_parents != NULL;
 }
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
@@ -3869,11 +3784,6 @@ static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
     return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
 }
 
-static int bool_active(const attn_params *p)
-{
-    return p->bool_mask.data != NULL;
-}
-
 static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                      uint8_t *alive, int step)
 {
@@ -3891,11 +3801,6 @@ static int bit_of(const uint8_t *bits, int64_t index)
     return bits[byte] >> (index - byte * 8) & 1;
 }
 
-static int bits_active(const attn_params *p)
-{
-    return p->bit_mask.data != NULL;
-}
-
 static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                      uint8_t *alive, int step)
 {
@@ -3907,33 +3812,20 @@ static void bits_row(const attn_params *p, const sequence *s, const lane *at, in
         alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 
-static int bitmap_active(const attn_params *p)
-{
-    return p->block_mask.bitmap != NULL;
-}
-
-/* bitmap_first finds the first visible cell of columns column..end-1, or end, and skips whole empty
- * bytes at once. */
-static int64_t bitmap_first(const attn_params *p, int64_t b, int64_t head, int64_t row,
+/* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
+static int64_t bitmap_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
                             int64_t column, int64_t end)
 {
-    const attn_block_mask *m = &p->block_mask;
     const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
     while (column < end && !bit_of(m->bitmap, at + column))
         column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
     return min64(column, end);
 }
 
-static int csr_active(const attn_params *p)
-{
-    return p->block_mask.row_offsets != NULL;
-}
-
 /* csr_first finds it by a binary search in the row's ascending columns. */
-static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t row, int64_t column,
-                         int64_t end)
+static int64_t csr_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
+                         int64_t column, int64_t end)
 {
-    const attn_block_mask *m = &p->block_mask;
     const int32_t *offsets =
         m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
     int64_t lo = offsets[0], hi = offsets[1];
@@ -3947,88 +3839,53 @@ static int64_t csr_first(const attn_params *p, int64_t b, int64_t head, int64_t 
     return lo < offsets[1] ? min64(m->columns[lo], end) : end;
 }
 
-typedef int64_t (*first_fn)(const attn_params *p, int64_t b, int64_t head, int64_t row,
-                            int64_t column, int64_t end);
-
-/* cells_row serves both forms of the block-sparse mask, with one look-up a cell and not a key. */
-static void cells_row(first_fn first, const attn_params *p, const sequence *s, const lane *at,
-                      int64_t j0, int n, uint8_t *alive, int step)
+static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
+                          int64_t column, int64_t end)
 {
-    const int64_t size = p->block_mask.block_k, row = at->i / p->block_mask.block_q;
+    return m->bitmap ? bitmap_first(m, b, head, row, column, end)
+                     : csr_first(m, b, head, row, column, end);
+}
+
+/* cells_row takes one look-up a cell and not a key. */
+static void cells_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
+                      uint8_t *alive, int step)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t size = m->block_k, row = at->i / m->block_q;
     int t = 0;
     while (t < n) {
         const int64_t column = (j0 + t) / size;
         const int64_t end = min64(n, (column + 1) * size - j0);
-        const int visible = first(p, s->b, at->head, row, column, column + 1) == column;
+        const int visible = first_cell(m, s->b, at->head, row, column, column + 1) == column;
         for (; t < end && !visible; t++)
             alive[t * step] = 0;
         t = (int)end;
     }
 }
 
-static int cells_tile(first_fn first, const attn_params *p, const sequence *s, const hull *at,
-                      int64_t j0, int n)
+static int cells_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
     const attn_block_mask *m = &p->block_mask;
     int64_t head, row, column, seen = 0, all = 0;
     for (head = at->head_begin; head < at->head_end; head++)
         for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
             for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
-                seen += first(p, s->b, head, row, column, column + 1) == column;
+                seen += first_cell(m, s->b, head, row, column, column + 1) == column;
                 all++;
             }
     return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
-static int64_t cells_next(first_fn first, const attn_params *p, const sequence *s, const hull *at,
-                          int64_t j, int64_t end)
+static int64_t cells_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                          int64_t end)
 {
     const attn_block_mask *m = &p->block_mask;
     const int64_t from = j / m->block_k;
     int64_t column = ceil_div(end, m->block_k), head, row;
     for (head = at->head_begin; head < at->head_end; head++)
         for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
-            column = first(p, s->b, head, row, from, column);
+            column = first_cell(m, s->b, head, row, from, column);
     return min64(end, max64(j, column * m->block_k));
-}
-
-static void bitmap_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                       uint8_t *alive, int step)
-{
-    cells_row(bitmap_first, p, s, at, j0, n, alive, step);
-}
-
-static int bitmap_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    return cells_tile(bitmap_first, p, s, at, j0, n);
-}
-
-static int64_t bitmap_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                           int64_t end)
-{
-    return cells_next(bitmap_first, p, s, at, j, end);
-}
-
-static void csr_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                    uint8_t *alive, int step)
-{
-    cells_row(csr_first, p, s, at, j0, n, alive, step);
-}
-
-static int csr_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    return cells_tile(csr_first, p, s, at, j0, n);
-}
-
-static int64_t csr_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                        int64_t end)
-{
-    return cells_next(csr_first, p, s, at, j, end);
-}
-
-static int callback_active(const attn_params *p)
-{
-    return p->mask != NULL;
 }
 
 static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
@@ -4044,36 +3901,37 @@ static void callback_row(const attn_params *p, const sequence *s, const lane *at
 
 static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    attn_rect rect;
+    const attn_rect rect = { s->b, at->head_begin, at->head_end, at->i_begin, at->i_end,
+                             j0,   j0 + n,         s->offset,    s->key_base };
     int answer;
     if (!p->mask_tile)
         return ATTN_TILE_PARTIAL;
-    rect.batch = s->b;
-    rect.head_begin = at->head_begin;
-    rect.head_end = at->head_end;
-    rect.i_begin = at->i_begin;
-    rect.i_end = at->i_end;
-    rect.j_begin = j0;
-    rect.j_end = j0 + n;
-    rect.offset = s->offset;
-    rect.key_base = s->key_base;
     answer = p->mask_tile(p->callback_user, &rect);
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
 /* Cheap rules come first: a tile that one of them finds empty is asked no further. */
 static const mask_rule mask_rules[] = {
-    { "causal", causal_active, causal_range, NULL, NULL, NULL },
-    { "window", window_active, window_range, NULL, NULL, NULL },
-    { "chunked", chunked_active, chunked_range, NULL, NULL, NULL },
-    { "block bitmap", bitmap_active, NULL, bitmap_row, bitmap_tile, bitmap_next },
-    { "block csr", csr_active, NULL, csr_row, csr_tile, csr_next },
-    { "tree", tree_active, NULL, tree_row, tree_tile, NULL },
-    { "segments", segments_active, NULL, segments_row, NULL, NULL },
-    { "bool mask", bool_active, NULL, bool_row, NULL, NULL },
-    { "bit mask", bits_active, NULL, bits_row, NULL, NULL },
-    { "callback", callback_active, NULL, callback_row, callback_tile, NULL },
+    { MEMBER(causal), .range = causal_range },
+    { MEMBER(window), .range = window_range },
+    { MEMBER(chunk_size), .range = chunked_range },
+    { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
+    { MEMBER(q_segments), .row = segments_row },
+    { MEMBER(bool_mask.data), .row = bool_row },
+    { MEMBER(bit_mask.data), .row = bits_row },
+    { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
 };
+
+static int has_mask(const attn_params *p, int by_pair)
+{
+    int m = 0;
+    while (m < COUNT_OF(mask_rules) &&
+           !((mask_rules[m].row != NULL) == by_pair && is_set(p, mask_rules[m].on)))
+        m++;
+    return m < COUNT_OF(mask_rules);
+}
 
 /* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
 static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
@@ -4083,7 +3941,7 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
     *lo = s->key_from;
     *hi = s->key_to;
     for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && mask_rules[m].active(p))
+        if (mask_rules[m].range && is_set(p, mask_rules[m].on))
             mask_rules[m].range(p, s, pos, lo, hi);
     if (*hi < *lo)
         *hi = *lo;
@@ -4091,21 +3949,12 @@ static void visible_range(const attn_params *p, const sequence *s, int64_t pos, 
 
 /* ---- pairs that are visible */
 
-static int has_range_rule(const attn_params *p)
-{
-    int m;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && mask_rules[m].active(p))
-            return 1;
-    return 0;
-}
-
 static double sequence_pairs(const attn_params *p, int64_t b)
 {
     const sequence s = sequence_of(p, b);
     double pairs = 0;
     int64_t i, lo, hi;
-    if (!has_range_rule(p))
+    if (!has_mask(p, 0))
         return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
     for (i = s.row_from; i < s.row_to; i++) {
         visible_range(p, &s, i + s.offset, &lo, &hi);
@@ -4116,13 +3965,12 @@ static double sequence_pairs(const attn_params *p, int64_t b)
 
 static double visible_pairs(const attn_params *p)
 {
+    const int64_t kinds = kinds_of(p);
     double pairs = 0;
     int64_t b;
-    if (!has_batch_arrays(p) && p->batch > 0)
-        pairs = sequence_pairs(p, 0) * (double)p->batch;
-    for (b = 0; has_batch_arrays(p) && b < p->batch; b++)
+    for (b = 0; b < kinds; b++)
         pairs += sequence_pairs(p, b);
-    return pairs * (double)p->num_heads_q;
+    return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }
 
 /* src/tile.c - a tile: up to `rows` query rows that share one kv head, and the keys that they read.
@@ -4314,8 +4162,7 @@ static int64_t row_dim(const tile *t, int which)
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
- * already. */
+/* copy_rows makes rows from j on of the open tile f32 rows, up to those that are already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -4374,11 +4221,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     key_place at = key_at(p, &t->s, j);
     int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
-    runs->dtype = x->dtype;
-    runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
-    runs->run = list;
-    runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
+    *runs = (attn_runs){ x->dtype, x->stride_seq * (ptrdiff_t)bytes_of(x->dtype), run,
+                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -4411,9 +4256,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
  * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
-    attn_ahead a;
+    attn_ahead a = { .lines = 0 };
     attn_runs runs;
-    memset(&a, 0, sizeof a);
     if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
         return a;
     a.run = runs.run;
@@ -4514,16 +4358,7 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
             rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
 }
 
-static int has_pair_rule(const attn_params *p)
-{
-    int m, any = 0;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        any |= mask_rules[m].row && mask_rules[m].active(p);
-    return any;
-}
-
-/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
- * t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -4532,7 +4367,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     for (m = 0; m < COUNT_OF(mask_rules) && class_so_far != ATTN_TILE_EMPTY; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
-        if (!rule->row || !rule->active(p))
+        if (!rule->row || !is_set(p, rule->on))
             continue;
         answer = rule->tile ? rule->tile(p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
         if (answer == ATTN_TILE_EMPTY)
@@ -4578,8 +4413,7 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
- * blocks. */
+/* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
@@ -4673,16 +4507,15 @@ static int alibi_active(const attn_params *p)
 }
 
 typedef struct modifier {
-    const char *name;
     int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
 
 static const modifier modifiers[] = {
-    { "softcap", ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
-    { "bias", ATTN_LOGITS_BIAS, bias_active, apply_bias },
-    { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
+    { ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
+    { ATTN_LOGITS_BIAS, bias_active, apply_bias },
+    { ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
 };
 
 static int has_modifier(const attn_params *p)
@@ -5066,8 +4899,7 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
- * first. */
+/* A key_step is blocks whose logits come in one step; all fields are 0 before the first. */
 typedef struct key_step {
     int first, next; /* These are blocks. */
     int begin, end;  /* These are their keys, counted in the tile. */
@@ -5095,15 +4927,9 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
     block *b = &t->blocks[i];
-    attn_exp e;
-    int found;
-    e.s = t->s_tile + begin * rows;
-    e.n = b->end - begin;
-    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
+    attn_exp e = { t->s_tile + begin * rows, b->end - begin, m, l, b->lanes, .calm = 0 };
+    const int found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
     b->raised = found & ATTN_RAISED;
-    e.m = m;
-    e.l = l;
-    e.lanes = b->lanes;
     e.calm = found & ATTN_IS_CALM;
     return e;
 }
@@ -5180,8 +5006,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
-    const int leads = t->pl->ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
+    const int leads = t->pl->ahead && t->keys->asked < next;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
@@ -5221,7 +5047,7 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
         const attn_params *p = &t->pr->p;
         int64_t at = max64(j, t->lo);
         for (m = 0; m < COUNT_OF(mask_rules) && at < min64(end, t->hi); m++)
-            if (mask_rules[m].next && mask_rules[m].active(p))
+            if (mask_rules[m].next && is_set(p, mask_rules[m].on))
                 at = mask_rules[m].next(p, &t->s, &t->hull, at, min64(end, t->hi));
         if (at < t->hi)
             end = min64(end, at);
@@ -5275,8 +5101,7 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
- * is needed. */
+/* tiled_state gives the root state after tiled_pass, with the second pass where it is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -5290,20 +5115,16 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
- * come first. */
+/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
     const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
-    row_choice choice;
-    choice.list = NULL;
-    choice.heads = pr->group;
+    row_choice choice = { .heads = pr->group };
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
-         * beyond. */
+        /* lo becomes the last b whose first slot, cu[b] * group / unit + b, is not beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -5321,7 +5142,6 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         choice.first = slot * unit;
     }
     choice.head0 = *kv_head * pr->group;
-    choice.count = 0;
     return choice;
 }
 
@@ -5349,8 +5169,7 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
- * these. */
+/* finish_item adds the keys from `from` on to the states of row tiles, and writes these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;
@@ -5410,8 +5229,7 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
- * 0 if it sees none. */
+/* part_keys gives a part's node and those of its keys that a row tile sees; 0 means none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -5429,8 +5247,7 @@ typedef struct cut {
     float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
- * the chunk. */
+/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
@@ -5668,8 +5485,7 @@ static void combine_item(const call *c, char *slot, int64_t index)
 
 /* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
 #define PREFIX_LEAST 64
-/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
- * 96 0 %. */
+/* More rows of an entry and kv head do not: of 4096 keys, batch 4, 48 gained 9 %, 96 0 %. */
 #define PREFIX_ROWS 64
 
 /* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
@@ -5689,7 +5505,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { has_pair_rule(p), "a mask other than causal, window or chunked is on" },
+        { has_mask(p, 1), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -5701,13 +5517,12 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
- * else why not. */
+/* not_seen says why some row of the batch does not see all of these keys; NULL means all do. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : 1;
+    const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
         return "kv_len[0] is below it";
@@ -5746,8 +5561,7 @@ static int64_t entry_rows(const problem *pr)
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
- * worker one. */
+/* The row tiles of the first list are shared by as few items as give each worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -5766,8 +5580,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
- * at once without it. */
+/* plan_prefix adds the first list, or says why not. `items` could run at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -5804,17 +5617,14 @@ static void prefix_item(const call *list, char *slot, int64_t index)
     const int64_t per_head = ceil_div(pl->tiles, pl->item_tiles);
     const int64_t kv_head = index / per_head, first = index % per_head * pl->item_tiles;
     const int64_t end = min64(first + pl->item_tiles, pl->tiles);
+    const int64_t group = list->pr.group, rows = entry_rows(&list->pr);
+    row_choice choice = { kv_head * group, group, .count = list->pr.p.batch * rows };
     tile *tiles[ITEM_TILES];
-    row_choice choice;
     int count = 0;
-    choice.list = NULL;
-    choice.heads = list->pr.group;
-    choice.head0 = kv_head * choice.heads;
-    choice.count = list->pr.p.batch * entry_rows(&list->pr);
     for (index = first; index < end; index++) {
         tile *t = tiles[count] = open_tile_at(list, slot, prefix_tile(list, kv_head, index));
         t->kv_head = kv_head;
-        t->entry_rows = entry_rows(&list->pr);
+        t->entry_rows = rows;
         choice.first = index * pl->rows;
         count += set_rows(t, &choice) > 0;
         t->s = sequence_of(&list->pr.p, 0);
@@ -5894,12 +5704,7 @@ static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
 
 static int naive_rows(tile *t, int64_t head, int64_t tile_index)
 {
-    row_choice choice;
-    choice.list = NULL;
-    choice.head0 = head;
-    choice.heads = 1;
-    choice.first = tile_index * t->pl->rows;
-    choice.count = t->s.q_len;
+    const row_choice choice = { head, 1, tile_index * t->pl->rows, t->s.q_len, .list = NULL };
     return set_rows(t, &choice);
 }
 
@@ -5998,8 +5803,7 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
- * sink. */
+/* normaliser gives mu = fl(m + log2 l), so that p = 2^(s - mu); m and l include the sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -6032,8 +5836,7 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
- * probabilities. */
+/* stage_tile fills t->s_tile with natural logits, or probabilities, at the stage asked for. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -6054,32 +5857,30 @@ static void logits_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
+    const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const row_choice choice = { head % p->num_heads_kv * group, group,
+                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
+                                p->logits.rows };
     tile *t = open_tile(c, slot, 0);
-    row_choice choice;
+    float *mu = t->lane_values + rows, *sums = mu + rows;
     int64_t j0;
     int j, r;
-    choice.list = p->logits.rows;
-    choice.count = p->logits.num_rows;
-    choice.heads = c->pr.group;
-    choice.first = index % c->pl.logits_tiles * c->pl.rows;
-    index /= c->pl.logits_tiles;
-    t->kv_head = index % p->num_heads_kv;
-    t->s = sequence_of(p, index / p->num_heads_kv);
-    choice.head0 = t->kv_head * c->pr.group;
+    t->kv_head = head % p->num_heads_kv;
+    t->s = sequence_of(p, head / p->num_heads_kv);
     if (!set_rows(t, &choice))
         return;
     if (softmax)
-        normaliser(t, t->lane_values + c->pl.rows);
-    for (r = 0; r < c->pl.rows; r++)
+        normaliser(t, mu);
+    for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
-        for (r = 0; r < c->pl.rows; r++)
+        stage_tile(t, j0, n, mu, sums);
+        for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
-                          t->s_tile[j * c->pl.rows + r]);
+                          t->s_tile[j * rows + r]);
     }
 }
 
@@ -6104,8 +5905,7 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
- * otherwise this one. */
+/* Without a callback OpenMP's threads run the list, where it is compiled in, or else this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {
@@ -6232,8 +6032,7 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
- * do. */
+/* workspace_bytes counts the bytes for `workers` workers; 0 where there is nothing to do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -6241,15 +6040,14 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
- * possible. */
+/* plan_call plans a call, with its prefix once for the batch where that is possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
     begin_plan(pr, pl, small);
     pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes);
     pl->modified = has_modifier(&pr->p);
-    pl->by_pair = has_pair_rule(&pr->p);
+    pl->by_pair = has_mask(&pr->p, 1);
     divide_plan(pr, pl);
     items = pl->split.parts ? TOO_BIG : pl->items;
     if (!small && !is_empty(&pr->p))
@@ -6369,8 +6167,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     return status;
 }
 
-/* open_forward puts the problem and the plan where the items find them, at the start of the
- * workspace. */
+/* open_forward puts problem and plan where items find them: at the start of the workspace. */
 static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
 {
     char *base = align_memory(workspace);
@@ -6597,9 +6394,7 @@ static int key_parts(const plan *pl)
 static void explain_prefix(const plan *pl, text *why)
 {
     if (pl->prefix_keys) {
-        put(why, "; prefix of ");
-        put_int(why, pl->prefix_keys);
-        put(why, " keys: once for the batch");
+        put_numbers(why, "; prefix of # keys: once for the batch", &pl->prefix_keys);
     } else if (pl->prefix_why) {
         put(why, "; prefix not shared: ");
         put(why, pl->prefix_why);
@@ -6707,39 +6502,42 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_
 
 /* ---- options as text */
 
-static const struct int_option {
+static const struct number_option {
     const char *name;
-    size_t offset;
+    member field;
     int64_t most;
-} int_options[] = {
-    { "workers", offsetof(attn_params, num_workers), 65536 },
-    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
-    { "redo", offsetof(attn_params, force_redo), 1 },
-    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
+} number_options[] = {
+    { "workers", MEMBER(num_workers), 65536 },
+    { "tile_keys", MEMBER(tile_keys), 1024 },
+    { "redo", MEMBER(force_redo), 1 },
+    { "naive_whole", MEMBER(naive_whole), 1 },
+    { "auto_naive_keys", MEMBER(auto_naive_keys), INT64_MAX },
 };
 
-static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
-                          size_t length)
+static int set_number_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                             size_t length)
 {
     int64_t number;
     int o, as_int;
-    for (o = 0; o < COUNT_OF(int_options); o++) {
-        if (!same_word(int_options[o].name, key, key_length))
+    for (o = 0; o < COUNT_OF(number_options); o++) {
+        const member field = number_options[o].field;
+        if (!same_word(number_options[o].name, key, key_length))
             continue;
-        if (!parse_int(value, length, &number) || number > int_options[o].most)
+        if (!parse_int(value, length, &number) || number > number_options[o].most)
             return 0;
         as_int = (int)number;
-        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
+        memcpy((char *)p + field.offset, field.size == sizeof number ? (void *)&number : &as_int,
+               field.size);
         return 1;
     }
-    return same_word("auto_naive_keys", key, key_length) &&
-           parse_int(value, length, &p->auto_naive_keys);
+    return 0;
 }
 
 static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
                             size_t length)
 {
-    const attn_kernels *kernels;
+    const int for_kernels = same_word("kernels", key, key_length);
+    const attn_kernels *kernels = for_kernels ? find_kernels(value, length) : NULL;
     const char *impl;
     int i;
     for (i = 0; same_word("impl", key, key_length) && (impl = attn_impl_name(i)); i++)
@@ -6747,12 +6545,9 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
             p->impl = i;
             return 1;
         }
-    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
-        if (same_word(attn_kernels_name(kernels), value, length)) {
-            p->kernels = kernels;
-            return 1;
-        }
-    return 0;
+    if (kernels)
+        p->kernels = kernels;
+    return kernels != NULL;
 }
 
 /* set_option takes one "key=value" of `length` characters. */
@@ -6763,7 +6558,7 @@ static int set_option(attn_params *p, const char *word, size_t length)
         key++;
     if (key == length)
         return 0;
-    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
+    return set_number_option(p, word, key, word + key + 1, length - key - 1) ||
            set_named_option(p, word, key, word + key + 1, length - key - 1);
 }
 
@@ -7573,7 +7368,7 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     if (r->dim < 0)
         return bad_field(why, ATTN_ERR_ARG, "dim", r->dim, " must be 0 (head_dim) or more");
     if (r->dim > head_dim)
-        return bad_values(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
+        return bad_numbers(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
     if (dim % 2 != 0)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be even, or an even dim given: elements turn in pairs");
@@ -7767,14 +7562,14 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
 {
     const int64_t values[] = { b, i, position, r->num_positions };
     if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
-        return bad_values(why, ATTN_ERR_ARG,
-                          "batch #, row #: position (#) must be from -2^31 to 2^31", values);
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "batch #, row #: position (#) must be from -2^31 to 2^31", values);
     if (!r->cos || (position >= 0 && position < r->num_positions))
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "batch #, row #: position (#) must be at least 0 and below "
-                      "num_positions (#), the rows of the table",
-                      values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "batch #, row #: position (#) must be at least 0 and below "
+                       "num_positions (#), the rows of the table",
+                       values);
 }
 
 /* positioned_entries counts the batch entries that may have positions of their own: one where all
@@ -7853,8 +7648,8 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
     if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
     if (count > ROPE_MOST_POSITION + 1 - first)
-        return bad_values(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
-                          values);
+        return bad_numbers(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
+                           values);
     if (count && (!c || !s))
         return bad(why, ATTN_ERR_ARG, c ? "sin is NULL" : "cos is NULL");
     return check_extent("cos", sizeof(float), 1, 1, 1, times(count, rope_dim(rope, head_dim) / 2),
@@ -8014,8 +7809,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
     if (c->ring && c->window_left >= c->capacity)
-        return bad_values(why, ATTN_ERR_ARG, "window_left (#) of a ring must be below capacity (#)",
-                          values);
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "window_left (#) of a ring must be below capacity (#)", values);
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
@@ -8080,10 +7875,10 @@ static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_st
                                const char *rest, text *why)
 {
     put(why, s->name);
-    put_values(why,
-               c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
-                            : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
-               s->count);
+    put_numbers(why,
+                c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
+                             : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
+                s->count);
     return bad(why, status, rest);
 }
 
@@ -8171,7 +7966,7 @@ static attn_status check_memory(const void *memory, size_t bytes, int64_t need, 
     const int64_t values[] = { (int64_t)have, need };
     if ((uint64_t)have >= (uint64_t)need)
         return ATTN_OK;
-    put_values(why, "memory: bytes (#) must be at least #; ", values);
+    put_numbers(why, "memory: bytes (#) must be at least #; ", values);
     put(why, query);
     return bad(why, ATTN_ERR_WORKSPACE, " says how many");
 }
@@ -8398,12 +8193,13 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
     if (!sequences && batch > c->num_sequences)
-        return bad_values(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)", counts);
+        return bad_numbers(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)",
+                           counts);
     for (b = 0; sequences && b < batch; b++) {
         const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
         if (values[1] < 0 || values[1] > values[2])
-            return bad_values(why, ATTN_ERR_ARG,
-                              "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
+            return bad_numbers(why, ATTN_ERR_ARG,
+                               "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
     }
     return ATTN_OK;
 }
@@ -8439,7 +8235,7 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
     for (b = 0; s->len && b < s->batch && !status; b++) {
         const int64_t values[] = { b, s->len[b], rows_given(s, b) };
         if (values[1] < 0 || values[1] > values[2])
-            status = bad_values(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
+            status = bad_numbers(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
     }
     return status;
 }
@@ -8449,7 +8245,7 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
                             const char *rest, text *why)
 {
     const int64_t values[] = { part->sequence, c->length[part->sequence], part->count };
-    put_values(why, "sequence # with # keys and # new ones: ", values);
+    put_numbers(why, "sequence # with # keys and # new ones: ", values);
     return bad(why, status, rest);
 }
 
@@ -8463,9 +8259,9 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
-    return bad_values(why, ATTN_ERR_FULL,
-                      "a ring of rows (#) with window_left (#) takes at most # in one step",
-                      values);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "a ring of rows (#) with window_left (#) takes at most # in one step",
+                       values);
 }
 
 /* is_last_user tells whether all other sequences that have this page are earlier entries of the
@@ -8510,8 +8306,8 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
         values[2] += pages_needed(c, s, b);
     if (status || values[2] <= c->num_free)
         return status;
-    return bad_values(why, ATTN_ERR_FULL,
-                      "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
 }
 
 /* ---- what a step brings */
@@ -8545,7 +8341,7 @@ static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *w
     if (dtype == ATTN_F32 || dtype == s.storage.dtype)
         return ATTN_OK;
     put(why, s.name);
-    return bad_values(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
+    return bad_numbers(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
 }
 
 static attn_status check_data(const attn_cache_step *s, text *why)
@@ -8587,7 +8383,7 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
         const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
         const attn_rope_rows rows = rows_to_turn(c, s, part.from, part.count, &first);
         text named = *why;
-        put_values(&named, "keys of sequence #: ", &part.sequence);
+        put_numbers(&named, "keys of sequence #: ", &part.sequence);
         status = check_rope_positions(s->rope, &rows, &named);
     }
     return status;
@@ -8793,8 +8589,8 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
         return ATTN_OK;
     bad_field(why, ATTN_ERR_ARG, first_name, first, " and ");
     put(why, end_name);
-    return bad_values(why, ATTN_ERR_ARG,
-                      " (#) must ascend from # to #, the numbers present in sequence #", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       " (#) must ascend from # to #, the numbers present in sequence #", values);
 }
 
 /* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
@@ -8807,10 +8603,10 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
     const int64_t values[] = { end, gone + c->window_left, c->window_left, gone };
     if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "end (#) must be at least #: window_left (#) keys before it are needed, and "
-                      "the ring has overwritten those below #",
-                      values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "end (#) must be at least #: window_left (#) keys before it are needed, and "
+                       "the ring has overwritten those below #",
+                       values);
 }
 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
@@ -8985,8 +8781,9 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     const int64_t values[] = { p->window_left, c->window_left };
     if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "p.window_left (#) must be from 0 to #, the window_left of the ring", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "p.window_left (#) must be from 0 to #, the window_left of the ring",
+                       values);
 }
 
 /* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */
@@ -11545,11 +11342,11 @@ ATTN_API attn_status attn_resume_end(attn_resumable *r)
 
 ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
 {
-    attn_pattern t;
-    memset(&t, 0, sizeof t);
-    t.local = 1;
-    t.local_before = t.local_after = each_side;
-    t.global_columns = t.global_rows = global;
+    const attn_pattern t = { .local = 1,
+                             .local_before = each_side,
+                             .local_after = each_side,
+                             .global_columns = global,
+                             .global_rows = global };
     return t;
 }
 
@@ -11635,12 +11432,10 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     const attn_pattern *t = &grid->t;
     const int64_t offset = t->seq_len_kv - t->seq_len_q, begin = row * t->block_q;
     const int64_t end = min64(begin + t->block_q, t->seq_len_q);
-    cell_row at;
-    at.head = head;
-    at.row = row;
-    at.first = column_of(grid, begin + offset);
-    at.last = column_of(grid, end - 1 + offset);
-    at.end = t->causal ? max64(0, min64(at.last + 1, grid->columns)) : grid->columns;
+    const int64_t last = column_of(grid, end - 1 + offset);
+    const cell_row at = { head, row, column_of(grid, begin + offset), last,
+                          .end = t->causal ? max64(0, min64(last + 1, grid->columns))
+                                           : grid->columns };
     return at;
 }
 
@@ -11656,8 +11451,7 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
- * 2014) over each. */
+/* cell_hash is splitmix64 (Steele et al. 2014) over each of these numbers. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -11698,9 +11492,15 @@ static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *
     return count;
 }
 
-static attn_status measure_cells(const cell_grid *grid, attn_pattern_info *info, text *why)
+/* measure_pattern opens the grid of a pattern and counts its cells. */
+static attn_status measure_pattern(const attn_pattern *t, cell_grid *grid, attn_pattern_info *info,
+                                   text *why)
 {
+    const attn_status status = open_grid(t, grid, why);
     int64_t head, row, all;
+    memset(info, 0, sizeof *info);
+    if (status)
+        return status;
     info->heads = (int)grid->heads;
     info->rows = grid->rows;
     info->columns = grid->columns;
@@ -11723,30 +11523,22 @@ ATTN_API attn_status attn_pattern_measure(const attn_pattern *t, attn_pattern_in
 {
     text reason = text_in(why, why_bytes);
     cell_grid grid;
-    attn_status status;
-    if (!info)
-        return bad(&reason, ATTN_ERR_ARG, "info is NULL");
-    memset(info, 0, sizeof *info);
-    status = open_grid(t, &grid, &reason);
-    return status ? status : measure_cells(&grid, info, &reason);
+    return info ? measure_pattern(t, &grid, info, &reason)
+                : bad(&reason, ATTN_ERR_ARG, "info is NULL");
 }
 
 static attn_status check_pattern_room(const attn_pattern_info *info, const int32_t *row_offsets,
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
-    if (!row_offsets || num_offsets < info->num_offsets) {
-        put_field(why, "num_offsets", row_offsets ? num_offsets : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_offsets);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
-    if ((!columns && info->num_columns) || num_columns < info->num_columns) {
-        put_field(why, "num_columns", columns ? num_columns : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_columns);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
+    if (!row_offsets || num_offsets < info->num_offsets)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_offsets (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(row_offsets ? num_offsets : 0, info->num_offsets));
+    if ((!columns && info->num_columns) || num_columns < info->num_columns)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_columns (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(columns ? num_columns : 0, info->num_columns));
     return ATTN_OK;
 }
 
@@ -11758,11 +11550,7 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
     attn_pattern_info info;
     cell_grid grid;
     int64_t head, row, count = 0;
-    attn_status status;
-    memset(&info, 0, sizeof info);
-    status = open_grid(t, &grid, &reason);
-    if (!status)
-        status = measure_cells(&grid, &info, &reason);
+    attn_status status = measure_pattern(t, &grid, &info, &reason);
     if (!status)
         status = check_pattern_room(&info, row_offsets, num_offsets, columns, num_columns, &reason);
     if (status)

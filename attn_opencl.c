@@ -685,11 +685,6 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- * nearest even, so that every compiler and ISA gives the same bits. One float operation per
- * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
-
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -726,8 +721,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
- * call. */
+/* hw is constant at every call: only the second build of the kernels has the instruction. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
 {
@@ -950,8 +944,7 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
- * value. */
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -986,15 +979,6 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
 static inline void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
@@ -1003,6 +987,25 @@ static inline void put_word(text *t, const char *word, size_t length)
         letter[0] = word[i];
         put(t, letter);
     }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
 }
 
 /* same_word tells whether the string a is the b_length letters at b. */
@@ -1033,20 +1036,10 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* put_values writes a sentence in which each # stands for the next of `values`. */
-static inline void put_values(text *t, const char *sentence, const int64_t *values)
+static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                      const int64_t *number)
 {
-    for (; *sentence; sentence++)
-        if (*sentence == '#')
-            put_int(t, *values++);
-        else
-            put_word(t, sentence, 1);
-}
-
-static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
-                                     const int64_t *values)
-{
-    put_values(why, sentence, values);
+    put_numbers(why, sentence, number);
     return status;
 }
 
@@ -1071,11 +1064,7 @@ static inline attn_status bad_entry(text *why, const char *name, int64_t index, 
                                     const char *rest)
 {
     put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
@@ -1096,41 +1085,51 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* bad_range says "name (value) must be at least / at most / the only value". */
-static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
-                                    int64_t value)
+/* check_range says "name (value) must be at least / at most / the only value". */
+static inline attn_status check_range(text *why, const char *name, int64_t least, int64_t most,
+                                      int64_t value)
 {
     const int low = value < least;
+    if (!low && value <= most)
+        return ATTN_OK;
     put_field(why, name, value);
     put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
     put_int(why, low ? least : most);
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
+/* number_at reads an int or an int64_t, as `bytes` tells. */
+static inline int64_t number_at(const void *at, size_t bytes)
+{
+    int64_t number;
+    int as_int;
+    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
+    return bytes == sizeof number ? number : as_int;
+}
+
+static inline attn_status check_members(const void *base, const size_rule *rules, int n,
+                                        size_t bytes, text *why)
+{
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < n && !status; r++)
+        status = check_range(why, rules[r].name, rules[r].least, rules[r].most,
+                             number_at((const char *)base + rules[r].offset, bytes));
+    return status;
+}
+
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int64_t value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int64_t), why);
 }
 
 static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int), why);
 }
+
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
 
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
@@ -1154,10 +1153,9 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         if (cu[b + 1] < cu[b])
             return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
     if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
+        put(why, name);
+        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
+                           NUMBERS(batch, cu[batch], rows));
     }
     return ATTN_OK;
 }
@@ -1166,24 +1164,14 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
                                        int64_t heads, int64_t rows, int64_t columns,
                                        const ptrdiff_t stride[4], text *why)
 {
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
+    const int64_t count[4] = { batch, heads, rows, columns };
     if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
+    return bad_numbers(why, ATTN_ERR_OVERFLOW,
+                       ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
+                       "the address space",
+                       count);
 }
 
 /* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
@@ -1365,7 +1353,8 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
     AXIS_ROW, /* that are held: p.part */
@@ -1403,7 +1392,7 @@ typedef struct call_field {
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
-    int64_t least, most; /* of a number; any where most is below least */
+    int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field is refused; NULL = nothing */
 } call_field;
 
@@ -1426,6 +1415,11 @@ typedef struct call_field {
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+#define PER_SEQUENCE(member, kind, by, ...)                                                        \
+    LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
+
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
@@ -1458,13 +1452,13 @@ static const call_field call_fields[] = {
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
 
     /* ---- lengths */
-    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+    { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
-    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
-    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
+    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
@@ -1475,11 +1469,11 @@ static const call_field call_fields[] = {
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
@@ -1553,21 +1547,17 @@ static const call_field call_fields[] = {
 static int64_t field_number(const call_field *f, const void *base)
 {
     const char *at = (const char *)base + f->offset;
-    int64_t number = 0;
-    int as_int;
     float as_float;
     void *pointer;
     switch (f->type) {
     case F_INT:
-        memcpy(&as_int, at, sizeof as_int);
-        return as_int;
+        return number_at(at, sizeof(int));
     case F_FLOAT:
         memcpy(&as_float, at, sizeof as_float);
         return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
     case F_INT64:
     case F_UINT64:
-        memcpy(&number, at, sizeof number);
-        return number;
+        return number_at(at, sizeof(int64_t));
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -1576,17 +1566,14 @@ static int64_t field_number(const call_field *f, const void *base)
 
 static attn_status check_values(const call_field *table, int n, const void *base, text *why)
 {
+    attn_status status = ATTN_OK;
     int i;
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
-        int64_t value;
-        if (f->most < f->least || IS_ARRAY(f))
-            continue;
-        value = field_number(f, base);
-        if (value < f->least || value > f->most)
-            return bad_range(why, f->name, f->least, f->most, value);
+        if (f->least <= f->most && !IS_ARRAY(f))
+            status = check_range(why, f->name, f->least, f->most, field_number(f, base));
     }
-    return ATTN_OK;
+    return status;
 }
 
 /* "name (value) is set, but who does not take it: instead" */
@@ -1613,6 +1600,28 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
             return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
+}
+
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
 }
 
 /* ---- arrays */
@@ -1653,6 +1662,11 @@ static int is_tensor(const call_field *f)
     return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
 }
 
+static int is_per_sequence(const call_field *f)
+{
+    return f->axis[3] == AXIS_SEQUENCE;
+}
+
 static int is_packed(const call_field *f, const call_axes *x)
 {
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
@@ -1684,24 +1698,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 
@@ -1723,6 +1728,23 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* has_batch_arrays tells whether sequences differ in length, in position or in what they
+ * see. */
+static int has_batch_arrays(const attn_params *p)
+{
+    int i = 0;
+    while (i < COUNT_OF(call_fields) &&
+           !(is_per_sequence(&call_fields[i]) && field_data(&call_fields[i], p)))
+        i++;
+    return i < COUNT_OF(call_fields);
+}
+
+/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+static int64_t kinds_of(const attn_params *p)
+{
+    return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
 }
 
 /* ---- the axes of a call */
@@ -1756,25 +1778,30 @@ static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const call_axes x = {
+        .packed_q = p->cu_seqlens_q != NULL,
+        .packed_kv = p->cu_seqlens_kv != NULL,
+        .count = {
+            [AXIS_NONE] = 1,
+            [AXIS_BATCH] = p->batch,
+            [AXIS_SEQUENCE] = p->batch,
+            [AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch,
+            [AXIS_HEAD] = p->num_heads_q,
+            [AXIS_HEAD_KV] = p->num_heads_kv,
+            [AXIS_ROW] = rows_held(p),
+            [AXIS_KEY] = rows_of_entry(p),
+            [AXIS_DIM] = p->head_dim,
+            [AXIS_DIM_V] = p->head_dim_v,
+            [AXIS_SEQ_Q] = p->seq_len_q,
+            [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_CELL_ROW] = cell_rows,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_CHOSEN] = p->logits.num_rows,
+        },
+    };
     return x;
 }
 

@@ -34,8 +34,7 @@ typedef struct hull {
     int64_t head_begin, head_end, i_begin, i_end;
 } hull;
 
-/* A row_choice says which flattened rows a tile takes: rows first, first + 1, ... of `count` rows
- * of `heads` heads. */
+/* A row_choice is rows first, first + 1, ... of `count` flattened rows of `heads` heads. */
 typedef struct row_choice {
     int64_t head0, heads, first, count;
     const int32_t *list; /* NULL means that row number c is c. */
@@ -73,8 +72,7 @@ typedef struct plan {
     split split;
     int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
     int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
-    /* pitch counts the floats between rows of the copy of a tile of K and of V; 0 means not
-     * copied. */
+    /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
@@ -148,8 +146,7 @@ typedef struct tile {
     int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
-    /* Nonzero means that the class of the current tile came from rules by pair, and `alive`
-     * counts. */
+    /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
@@ -161,8 +158,7 @@ typedef struct tile {
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
 } tile;
 
-/* A call is one call of attn_forward. It lies at the start of the workspace, and items only read
- * it, except for `failed`. */
+/* A call lies at the start of the workspace; items only read it, except for `failed`. */
 typedef struct call {
     problem pr;
     plan pl;

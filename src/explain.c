@@ -60,9 +60,7 @@ static int key_parts(const plan *pl)
 static void explain_prefix(const plan *pl, text *why)
 {
     if (pl->prefix_keys) {
-        put(why, "; prefix of ");
-        put_int(why, pl->prefix_keys);
-        put(why, " keys: once for the batch");
+        put_numbers(why, "; prefix of # keys: once for the batch", &pl->prefix_keys);
     } else if (pl->prefix_why) {
         put(why, "; prefix not shared: ");
         put(why, pl->prefix_why);

@@ -29,7 +29,8 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_ENTRY, /* of k and v: batch entries, or pages */
+    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
     AXIS_ROW, /* that are held: p.part */
@@ -67,7 +68,7 @@ typedef struct call_field {
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
-    int64_t least, most; /* of a number; any where most is below least */
+    int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field is refused; NULL = nothing */
 } call_field;
 
@@ -90,6 +91,11 @@ typedef struct call_field {
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
+#define PER_SEQUENCE(member, kind, by, ...)                                                        \
+    LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
+
+/* This is no limit of memory, and equal on every machine. */
+#define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
@@ -122,13 +128,13 @@ static const call_field call_fields[] = {
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
 
     /* ---- lengths */
-    { LIST(q_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_len, F_I32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
-    { LIST(cu_seqlens_q, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH),
+    { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
-    { LIST(cu_seqlens_kv, F_I32, NO_VARLEN, AXIS_NONE, AXIS_BATCH) },
-    { LIST(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
+    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
@@ -139,11 +145,11 @@ static const call_field call_fields[] = {
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { LIST(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { LIST(prefix, F_I32, MASKS | BY_RANKS, AXIS_NONE, AXIS_BATCH) },
+    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
@@ -217,21 +223,17 @@ static const call_field call_fields[] = {
 static int64_t field_number(const call_field *f, const void *base)
 {
     const char *at = (const char *)base + f->offset;
-    int64_t number = 0;
-    int as_int;
     float as_float;
     void *pointer;
     switch (f->type) {
     case F_INT:
-        memcpy(&as_int, at, sizeof as_int);
-        return as_int;
+        return number_at(at, sizeof(int));
     case F_FLOAT:
         memcpy(&as_float, at, sizeof as_float);
         return as_float == 0.0f ? 0 : (int64_t)bits_of(as_float);
     case F_INT64:
     case F_UINT64:
-        memcpy(&number, at, sizeof number);
-        return number;
+        return number_at(at, sizeof(int64_t));
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -240,17 +242,14 @@ static int64_t field_number(const call_field *f, const void *base)
 
 static attn_status check_values(const call_field *table, int n, const void *base, text *why)
 {
+    attn_status status = ATTN_OK;
     int i;
-    for (i = 0; i < n; i++) {
+    for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
-        int64_t value;
-        if (f->most < f->least || IS_ARRAY(f))
-            continue;
-        value = field_number(f, base);
-        if (value < f->least || value > f->most)
-            return bad_range(why, f->name, f->least, f->most, value);
+        if (f->least <= f->most && !IS_ARRAY(f))
+            status = check_range(why, f->name, f->least, f->most, field_number(f, base));
     }
-    return ATTN_OK;
+    return status;
 }
 
 /* "name (value) is set, but who does not take it: instead" */
@@ -277,6 +276,28 @@ static attn_status refuse_fields(const attn_params *p, unsigned taker, const cha
             return refuse_field(f, value, who, why);
     }
     return ATTN_OK;
+}
+
+/* A member is a field of attn_params, whose bytes tell whether it is set. */
+typedef struct member {
+    uint16_t offset, size;
+} member;
+
+#define MEMBER(name)                                                                               \
+    {                                                                                              \
+        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
+    }
+
+static int is_set(const attn_params *p, member m)
+{
+    const char *at = (const char *)p + m.offset;
+    uint32_t word, any = 0;
+    int i;
+    for (i = 0; i < m.size; i += (int)sizeof word) {
+        memcpy(&word, at + i, sizeof word);
+        any |= word;
+    }
+    return any != 0;
 }
 
 /* ---- arrays */
@@ -317,6 +338,11 @@ static int is_tensor(const call_field *f)
     return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
 }
 
+static int is_per_sequence(const call_field *f)
+{
+    return f->axis[3] == AXIS_SEQUENCE;
+}
+
 static int is_packed(const call_field *f, const call_axes *x)
 {
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
@@ -348,24 +374,15 @@ static attn_status check_array(const call_field *f, const void *base, const call
                         x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
 }
 
-static attn_status check_output_field(const call_field *f, const void *base, text *why)
-{
-    static const char *const names[] = { ".stride_batch", ".stride_head", ".stride_seq", "" };
-    attn_status status = ATTN_OK;
-    int axis;
-    for (axis = 0; axis < 4 && f->output && !status; axis++)
-        status = check_output_stride(f->name, names[axis], stride_given(f, base, axis), why);
-    return status;
-}
-
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
     attn_status status = ATTN_OK;
-    int i;
-    for (i = 0; i < n && !status; i++)
-        if (IS_ARRAY(&table[i]))
-            status = check_output_field(&table[i], base, why);
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
+            status = check_output_stride(table[i].name, stride_names[axis],
+                                         stride_given(&table[i], base, axis), why);
     return status;
 }
 
@@ -387,6 +404,23 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
         status = check_array(f, base, x, stride, why);
     }
     return status;
+}
+
+/* has_batch_arrays tells whether sequences differ in length, in position or in what they
+ * see. */
+static int has_batch_arrays(const attn_params *p)
+{
+    int i = 0;
+    while (i < COUNT_OF(call_fields) &&
+           !(is_per_sequence(&call_fields[i]) && field_data(&call_fields[i], p)))
+        i++;
+    return i < COUNT_OF(call_fields);
+}
+
+/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+static int64_t kinds_of(const attn_params *p)
+{
+    return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
 }
 
 /* ---- the axes of a call */
@@ -420,24 +454,29 @@ static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    call_axes x;
-    x.packed_q = p->cu_seqlens_q != NULL;
-    x.packed_kv = p->cu_seqlens_kv != NULL;
-    x.count[AXIS_NONE] = 1;
-    x.count[AXIS_BATCH] = p->batch;
-    x.count[AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch;
-    x.count[AXIS_HEAD] = p->num_heads_q;
-    x.count[AXIS_HEAD_KV] = p->num_heads_kv;
-    x.count[AXIS_ROW] = rows_held(p);
-    x.count[AXIS_KEY] = rows_of_entry(p);
-    x.count[AXIS_DIM] = p->head_dim;
-    x.count[AXIS_DIM_V] = p->head_dim_v;
-    x.count[AXIS_SEQ_Q] = p->seq_len_q;
-    x.count[AXIS_SEQ_KV] = p->seq_len_kv;
-    x.count[AXIS_CELL_ROW] = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
-    x.count[AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0;
-    x.count[AXIS_CELL_OFFSET] = x.count[AXIS_CELL_ROW] + 1;
-    x.count[AXIS_PAGE] = rows->page_size ? table_entries(p) : 0;
-    x.count[AXIS_CHOSEN] = p->logits.num_rows;
+    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const call_axes x = {
+        .packed_q = p->cu_seqlens_q != NULL,
+        .packed_kv = p->cu_seqlens_kv != NULL,
+        .count = {
+            [AXIS_NONE] = 1,
+            [AXIS_BATCH] = p->batch,
+            [AXIS_SEQUENCE] = p->batch,
+            [AXIS_ENTRY] = rows->page_size ? rows->num_pages : p->batch,
+            [AXIS_HEAD] = p->num_heads_q,
+            [AXIS_HEAD_KV] = p->num_heads_kv,
+            [AXIS_ROW] = rows_held(p),
+            [AXIS_KEY] = rows_of_entry(p),
+            [AXIS_DIM] = p->head_dim,
+            [AXIS_DIM_V] = p->head_dim_v,
+            [AXIS_SEQ_Q] = p->seq_len_q,
+            [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_CELL_ROW] = cell_rows,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_CHOSEN] = p->logits.num_rows,
+        },
+    };
     return x;
 }

@@ -39,8 +39,7 @@ ATTN_API const char *attn_status_string(attn_status status)
 
 #define FIXED_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(call)))
 
-/* workspace_bytes counts the bytes for `workers` workers, and gives 0 when there is nothing to
- * do. */
+/* workspace_bytes counts the bytes for `workers` workers; 0 where there is nothing to do. */
 static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
 {
     if (is_empty(&pr->p))
@@ -48,15 +47,14 @@ static int64_t workspace_bytes(const problem *pr, const plan *pl, int workers)
     return plus(plus(FIXED_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
 }
 
-/* plan_call plans a call, and takes the prefix once for the batch if that is asked for and
- * possible. */
+/* plan_call plans a call, with its prefix once for the batch where that is possible. */
 static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_bytes)
 {
     int64_t items;
     begin_plan(pr, pl, small);
     pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes);
     pl->modified = has_modifier(&pr->p);
-    pl->by_pair = has_pair_rule(&pr->p);
+    pl->by_pair = has_mask(&pr->p, 1);
     divide_plan(pr, pl);
     items = pl->split.parts ? TOO_BIG : pl->items;
     if (!small && !is_empty(&pr->p))
@@ -176,8 +174,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     return status;
 }
 
-/* open_forward puts the problem and the plan where the items find them, at the start of the
- * workspace. */
+/* open_forward puts problem and plan where items find them: at the start of the workspace. */
 static call *open_forward(const problem *pr, const plan *pl, int workers, void *workspace)
 {
     char *base = align_memory(workspace);

@@ -5,8 +5,7 @@
 
 #include "tiled.c"
 
-/* normaliser gives mu[lane] = fl(m + log2 l), so that p = 2^(s - mu); m and l come after the
- * sink. */
+/* normaliser gives mu = fl(m + log2 l), so that p = 2^(s - mu); m and l include the sink. */
 static void normaliser(tile *t, float *mu)
 {
     float *root;
@@ -39,8 +38,7 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
- * probabilities. */
+/* stage_tile fills t->s_tile with natural logits, or probabilities, at the stage asked for. */
 static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
@@ -61,31 +59,29 @@ static void logits_item(const call *c, char *slot, int64_t index)
 {
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
+    const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const row_choice choice = { head % p->num_heads_kv * group, group,
+                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
+                                p->logits.rows };
     tile *t = open_tile(c, slot, 0);
-    row_choice choice;
+    float *mu = t->lane_values + rows, *sums = mu + rows;
     int64_t j0;
     int j, r;
-    choice.list = p->logits.rows;
-    choice.count = p->logits.num_rows;
-    choice.heads = c->pr.group;
-    choice.first = index % c->pl.logits_tiles * c->pl.rows;
-    index /= c->pl.logits_tiles;
-    t->kv_head = index % p->num_heads_kv;
-    t->s = sequence_of(p, index / p->num_heads_kv);
-    choice.head0 = t->kv_head * c->pr.group;
+    t->kv_head = head % p->num_heads_kv;
+    t->s = sequence_of(p, head / p->num_heads_kv);
     if (!set_rows(t, &choice))
         return;
     if (softmax)
-        normaliser(t, t->lane_values + c->pl.rows);
-    for (r = 0; r < c->pl.rows; r++)
+        normaliser(t, mu);
+    for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, t->lane_values + c->pl.rows, t->lane_values + 2 * c->pl.rows);
-        for (r = 0; r < c->pl.rows; r++)
+        stage_tile(t, j0, n, mu, sums);
+        for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
-                          t->s_tile[j * c->pl.rows + r]);
+                          t->s_tile[j * rows + r]);
     }
 }

@@ -82,16 +82,15 @@ static int alibi_active(const attn_params *p)
 }
 
 typedef struct modifier {
-    const char *name;
     int last_stage; /* Logits asked for at an earlier stage do not have this modifier. */
     int (*active)(const attn_params *p);
     void (*apply)(tile *t, float *s, int64_t j0, int n);
 } modifier;
 
 static const modifier modifiers[] = {
-    { "softcap", ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
-    { "bias", ATTN_LOGITS_BIAS, bias_active, apply_bias },
-    { "alibi", ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
+    { ATTN_LOGITS_SOFTCAP, softcap_active, apply_softcap },
+    { ATTN_LOGITS_BIAS, bias_active, apply_bias },
+    { ATTN_LOGITS_BIAS, alibi_active, apply_alibi },
 };
 
 static int has_modifier(const attn_params *p)

@@ -24,12 +24,7 @@ static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
 
 static int naive_rows(tile *t, int64_t head, int64_t tile_index)
 {
-    row_choice choice;
-    choice.list = NULL;
-    choice.head0 = head;
-    choice.heads = 1;
-    choice.first = tile_index * t->pl->rows;
-    choice.count = t->s.q_len;
+    const row_choice choice = { head, 1, tile_index * t->pl->rows, t->s.q_len, .list = NULL };
     return set_rows(t, &choice);
 }
 

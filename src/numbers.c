@@ -49,11 +49,6 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-/* ---- numbers. No libm: each function is one fixed sequence of binary32 operations, rounded to
- * nearest even, so that every compiler and ISA gives the same bits. One float operation per
- * statement (s390x and x87 round at assignments); each multiply that feeds an add is fma32.
- * Selections are ordered compares or integer bits. tools/prove_math.c checks all inputs. */
-
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -90,8 +85,7 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
-/* Only the second build of the kernels may reach the instruction, as hw is a constant at every
- * call. */
+/* hw is constant at every call: only the second build of the kernels has the instruction. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
 {

@@ -42,39 +42,42 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_
 
 /* ---- options as text */
 
-static const struct int_option {
+static const struct number_option {
     const char *name;
-    size_t offset;
+    member field;
     int64_t most;
-} int_options[] = {
-    { "workers", offsetof(attn_params, num_workers), 65536 },
-    { "tile_keys", offsetof(attn_params, tile_keys), 1024 },
-    { "redo", offsetof(attn_params, force_redo), 1 },
-    { "naive_whole", offsetof(attn_params, naive_whole), 1 },
+} number_options[] = {
+    { "workers", MEMBER(num_workers), 65536 },
+    { "tile_keys", MEMBER(tile_keys), 1024 },
+    { "redo", MEMBER(force_redo), 1 },
+    { "naive_whole", MEMBER(naive_whole), 1 },
+    { "auto_naive_keys", MEMBER(auto_naive_keys), INT64_MAX },
 };
 
-static int set_int_option(attn_params *p, const char *key, size_t key_length, const char *value,
-                          size_t length)
+static int set_number_option(attn_params *p, const char *key, size_t key_length, const char *value,
+                             size_t length)
 {
     int64_t number;
     int o, as_int;
-    for (o = 0; o < COUNT_OF(int_options); o++) {
-        if (!same_word(int_options[o].name, key, key_length))
+    for (o = 0; o < COUNT_OF(number_options); o++) {
+        const member field = number_options[o].field;
+        if (!same_word(number_options[o].name, key, key_length))
             continue;
-        if (!parse_int(value, length, &number) || number > int_options[o].most)
+        if (!parse_int(value, length, &number) || number > number_options[o].most)
             return 0;
         as_int = (int)number;
-        memcpy((char *)p + int_options[o].offset, &as_int, sizeof as_int);
+        memcpy((char *)p + field.offset, field.size == sizeof number ? (void *)&number : &as_int,
+               field.size);
         return 1;
     }
-    return same_word("auto_naive_keys", key, key_length) &&
-           parse_int(value, length, &p->auto_naive_keys);
+    return 0;
 }
 
 static int set_named_option(attn_params *p, const char *key, size_t key_length, const char *value,
                             size_t length)
 {
-    const attn_kernels *kernels;
+    const int for_kernels = same_word("kernels", key, key_length);
+    const attn_kernels *kernels = for_kernels ? find_kernels(value, length) : NULL;
     const char *impl;
     int i;
     for (i = 0; same_word("impl", key, key_length) && (impl = attn_impl_name(i)); i++)
@@ -82,12 +85,9 @@ static int set_named_option(attn_params *p, const char *key, size_t key_length, 
             p->impl = i;
             return 1;
         }
-    for (i = 0; same_word("kernels", key, key_length) && (kernels = attn_kernels_get(i)); i++)
-        if (same_word(attn_kernels_name(kernels), value, length)) {
-            p->kernels = kernels;
-            return 1;
-        }
-    return 0;
+    if (kernels)
+        p->kernels = kernels;
+    return kernels != NULL;
 }
 
 /* set_option takes one "key=value" of `length` characters. */
@@ -98,7 +98,7 @@ static int set_option(attn_params *p, const char *word, size_t length)
         key++;
     if (key == length)
         return 0;
-    return set_int_option(p, word, key, word + key + 1, length - key - 1) ||
+    return set_number_option(p, word, key, word + key + 1, length - key - 1) ||
            set_named_option(p, word, key, word + key + 1, length - key - 1);
 }
 

@@ -8,11 +8,11 @@
 
 ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
 {
-    attn_pattern t;
-    memset(&t, 0, sizeof t);
-    t.local = 1;
-    t.local_before = t.local_after = each_side;
-    t.global_columns = t.global_rows = global;
+    const attn_pattern t = { .local = 1,
+                             .local_before = each_side,
+                             .local_after = each_side,
+                             .global_columns = global,
+                             .global_rows = global };
     return t;
 }
 
@@ -98,12 +98,10 @@ static cell_row open_cell_row(const cell_grid *grid, int64_t head, int64_t row)
     const attn_pattern *t = &grid->t;
     const int64_t offset = t->seq_len_kv - t->seq_len_q, begin = row * t->block_q;
     const int64_t end = min64(begin + t->block_q, t->seq_len_q);
-    cell_row at;
-    at.head = head;
-    at.row = row;
-    at.first = column_of(grid, begin + offset);
-    at.last = column_of(grid, end - 1 + offset);
-    at.end = t->causal ? max64(0, min64(at.last + 1, grid->columns)) : grid->columns;
+    const int64_t last = column_of(grid, end - 1 + offset);
+    const cell_row at = { head, row, column_of(grid, begin + offset), last,
+                          .end = t->causal ? max64(0, min64(last + 1, grid->columns))
+                                           : grid->columns };
     return at;
 }
 
@@ -119,8 +117,7 @@ static int shows(const attn_pattern *t, const cell_row *at, int64_t column)
     return (t->stride && away % t->stride == 0) || (t->fixed && column % t->fixed == t->fixed - 1);
 }
 
-/* cell_hash gives 32 bits that depend on nothing but these numbers, by splitmix64 (Steele et al.
- * 2014) over each. */
+/* cell_hash is splitmix64 (Steele et al. 2014) over each of these numbers. */
 static uint32_t cell_hash(uint64_t seed, const cell_row *at, int64_t column)
 {
     const uint64_t numbers[4] = { seed, (uint64_t)at->head, (uint64_t)at->row, (uint64_t)column };
@@ -161,9 +158,15 @@ static int64_t cells_of_row(const cell_grid *grid, const cell_row *at, int32_t *
     return count;
 }
 
-static attn_status measure_cells(const cell_grid *grid, attn_pattern_info *info, text *why)
+/* measure_pattern opens the grid of a pattern and counts its cells. */
+static attn_status measure_pattern(const attn_pattern *t, cell_grid *grid, attn_pattern_info *info,
+                                   text *why)
 {
+    const attn_status status = open_grid(t, grid, why);
     int64_t head, row, all;
+    memset(info, 0, sizeof *info);
+    if (status)
+        return status;
     info->heads = (int)grid->heads;
     info->rows = grid->rows;
     info->columns = grid->columns;
@@ -186,30 +189,22 @@ ATTN_API attn_status attn_pattern_measure(const attn_pattern *t, attn_pattern_in
 {
     text reason = text_in(why, why_bytes);
     cell_grid grid;
-    attn_status status;
-    if (!info)
-        return bad(&reason, ATTN_ERR_ARG, "info is NULL");
-    memset(info, 0, sizeof *info);
-    status = open_grid(t, &grid, &reason);
-    return status ? status : measure_cells(&grid, info, &reason);
+    return info ? measure_pattern(t, &grid, info, &reason)
+                : bad(&reason, ATTN_ERR_ARG, "info is NULL");
 }
 
 static attn_status check_pattern_room(const attn_pattern_info *info, const int32_t *row_offsets,
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
-    if (!row_offsets || num_offsets < info->num_offsets) {
-        put_field(why, "num_offsets", row_offsets ? num_offsets : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_offsets);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
-    if ((!columns && info->num_columns) || num_columns < info->num_columns) {
-        put_field(why, "num_columns", columns ? num_columns : 0);
-        put(why, " must be at least ");
-        put_int(why, info->num_columns);
-        return bad(why, ATTN_ERR_WORKSPACE, "; attn_pattern_measure says how many");
-    }
+    if (!row_offsets || num_offsets < info->num_offsets)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_offsets (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(row_offsets ? num_offsets : 0, info->num_offsets));
+    if ((!columns && info->num_columns) || num_columns < info->num_columns)
+        return bad_numbers(why, ATTN_ERR_WORKSPACE,
+                           "num_columns (#) must be at least #; attn_pattern_measure says how many",
+                           NUMBERS(columns ? num_columns : 0, info->num_columns));
     return ATTN_OK;
 }
 
@@ -221,11 +216,7 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
     attn_pattern_info info;
     cell_grid grid;
     int64_t head, row, count = 0;
-    attn_status status;
-    memset(&info, 0, sizeof info);
-    status = open_grid(t, &grid, &reason);
-    if (!status)
-        status = measure_cells(&grid, &info, &reason);
+    attn_status status = measure_pattern(t, &grid, &info, &reason);
     if (!status)
         status = check_pattern_room(&info, row_offsets, num_offsets, columns, num_columns, &reason);
     if (status)

@@ -57,14 +57,6 @@ static void plan_items(const problem *pr, plan *pl)
         pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
 }
 
-static void plan_matrix(const problem *pr, plan *pl)
-{
-    const int64_t rows = times(ceil_div(pr->max_q_len, pl->rows), pl->rows);
-    pl->matrix_floats = 0;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        pl->matrix_floats = times(rows, plus(pr->max_kv_len, 2));
-}
-
 /* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
  * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
@@ -78,12 +70,6 @@ static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tens
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
     pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
-}
-
-static void plan_copies(const problem *pr, plan *pl)
-{
-    plan_copy(&pr->p, pl, KEYS, &pr->p.k, pr->p.head_dim);
-    plan_copy(&pr->p, pl, VALUES, &pr->p.v, pr->p.head_dim_v);
 }
 
 static int has_copies(const plan *pl)
@@ -207,8 +193,7 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
     return times(n, pl->split.chunk_bytes) <= bytes ? (int)n : 0;
 }
 
-/* plan_inside makes tiles of keys and slices of V smaller, until there are enough for all
- * workers. */
+/* plan_inside makes tiles of keys and slices of V smaller, until all workers have enough. */
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -235,8 +220,7 @@ static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
     return max64(usual, min64(SPLIT_BYTES_MOST, aligned(pairs)));
 }
 
-/* plan_split makes parts as small as the memory allows; pl->split.parts stays 0 where there is
- * nothing to divide. */
+/* plan_split makes parts as small as the memory allows; no parts means nothing to divide. */
 static void plan_split(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
@@ -309,6 +293,7 @@ static int wants_ahead(const problem *pr, const plan *pl)
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = times(ceil_div(pr->max_q_len, p->kernels->rows), p->kernels->rows);
     pl->small = small;
     pl->kernels = p->kernels;
     pl->tuning = tuning_of(p, p->kernels);
@@ -316,12 +301,12 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
-    plan_copies(pr, pl);
-    plan_matrix(pr, pl);
+    plan_copy(p, pl, KEYS, &p->k, p->head_dim);
+    plan_copy(p, pl, VALUES, &p->v, p->head_dim_v);
+    pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
 }
 
-/* divide_plan sets items, slots, shared memory and workers; a prefix of prefix_keys excludes
- * division of keys. */
+/* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
 static void divide_plan(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;

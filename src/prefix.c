@@ -14,8 +14,7 @@
 
 /* Fewer keys are not shared: 64 of 600, batch 8, 4 rows each, were 9 % faster. */
 #define PREFIX_LEAST 64
-/* More rows of an entry and kv head do not share: at batch 4, 4096 keys, 48 rows were 9 % faster,
- * 96 0 %. */
+/* More rows of an entry and kv head do not: of 4096 keys, batch 4, 48 gained 9 %, 96 0 %. */
 #define PREFIX_ROWS 64
 
 /* never_shared tells what a call asks for that keeps its rows from sharing; NULL means nothing. */
@@ -35,7 +34,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { has_pair_rule(p), "a mask other than causal, window or chunked is on" },
+        { has_mask(p, 1), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -47,13 +46,12 @@ static const char *never_shared(const problem *pr)
     return r < COUNT_OF(rules) ? rules[r].why : NULL;
 }
 
-/* not_seen gives NULL if entry 0 has these keys and every row of the batch sees all of them, or
- * else why not. */
+/* not_seen says why some row of the batch does not see all of these keys; NULL means all do. */
 static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : 1;
+    const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
         return "kv_len[0] is below it";
@@ -92,8 +90,7 @@ static int64_t entry_rows(const problem *pr)
     return pr->size_query ? min64(pr->p.seq_len_q, most) : pr->max_q_len;
 }
 
-/* plan_prefix_list plans the first list. Its row tiles are shared by as few items as give each
- * worker one. */
+/* The row tiles of the first list are shared by as few items as give each worker one. */
 static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
 {
     const int64_t rows = times(times(pr->p.batch, entry_rows(pr)), pr->group);
@@ -112,8 +109,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     plan_slot(pr, list);
 }
 
-/* plan_prefix adds the first list to a plan with prefix_keys, or returns why not. `items` could run
- * at once without it. */
+/* plan_prefix adds the first list, or says why not. `items` could run at once without it. */
 OWN_FRAME static const char *plan_prefix(const problem *pr, plan *pl, int64_t items)
 {
     const int64_t workers = min64(pr->p.num_workers, items);
@@ -150,17 +146,14 @@ static void prefix_item(const call *list, char *slot, int64_t index)
     const int64_t per_head = ceil_div(pl->tiles, pl->item_tiles);
     const int64_t kv_head = index / per_head, first = index % per_head * pl->item_tiles;
     const int64_t end = min64(first + pl->item_tiles, pl->tiles);
+    const int64_t group = list->pr.group, rows = entry_rows(&list->pr);
+    row_choice choice = { kv_head * group, group, .count = list->pr.p.batch * rows };
     tile *tiles[ITEM_TILES];
-    row_choice choice;
     int count = 0;
-    choice.list = NULL;
-    choice.heads = list->pr.group;
-    choice.head0 = kv_head * choice.heads;
-    choice.count = list->pr.p.batch * entry_rows(&list->pr);
     for (index = first; index < end; index++) {
         tile *t = tiles[count] = open_tile_at(list, slot, prefix_tile(list, kv_head, index));
         t->kv_head = kv_head;
-        t->entry_rows = entry_rows(&list->pr);
+        t->entry_rows = rows;
         choice.first = index * pl->rows;
         count += set_rows(t, &choice) > 0;
         t->s = sequence_of(&list->pr.p, 0);

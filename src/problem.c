@@ -23,13 +23,9 @@ static inline float sink_of(const attn_params *p, int64_t head)
 
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
 {
-    attn_pair pair;
-    pair.batch = s->b;
-    pair.head = at->head;
-    pair.i = at->i;
-    pair.j = j;
-    pair.pos = s->key_base + at->pos;
-    pair.n = s->key_base + j;
+    const attn_pair pair = {
+        s->b, at->head, at->i, j, .pos = s->key_base + at->pos, .n = s->key_base + j
+    };
     return pair;
 }
 
@@ -56,39 +52,47 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
+static void narrow_to_part(const attn_part *part, sequence *s)
+{
+    if (part->rows) {
+        s->q_row -= part->row_begin;
+        take_part_of(part->row_begin, part->row_count, &s->row_from, &s->row_to);
+    }
+    if (part->keys) {
+        s->kv_row -= part->key_begin;
+        take_part_of(part->key_begin - s->column, part->key_count, &s->key_from, &s->key_to);
+    }
+}
+
+static int64_t offset_of(const attn_params *p, const sequence *s)
+{
+    if (p->alignment == ATTN_ALIGN_OFFSET)
+        return p->q_offset[s->b];
+    return p->alignment == ATTN_ALIGN_BOTTOM_RIGHT ? s->kv_len - s->q_len : 0;
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
-    sequence s;
-    s.b = b;
-    s.column = entry32(p->kv_begin, b, 0);
-    s.q_row = entry32(p->cu_seqlens_q, b, 0);
-    s.kv_row = entry32(p->cu_seqlens_kv, b, 0) + s.column + entry32(p->kv_rows.begin, b, 0);
-    s.q_len = entry32(p->q_len, b, q_capacity(p, b));
-    s.kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - s.column);
-    s.row_from = 0;
+    const int64_t column = entry32(p->kv_begin, b, 0);
+    sequence s = {
+        .b = b,
+        .q_row = entry32(p->cu_seqlens_q, b, 0),
+        .q_len = entry32(p->q_len, b, q_capacity(p, b)),
+        .kv_row = entry32(p->cu_seqlens_kv, b, 0) + column + entry32(p->kv_rows.begin, b, 0),
+        .kv_len = entry32(p->kv_len, b, kv_capacity(p, b) - column),
+        .column = column,
+        .key_base = p->key_base ? p->key_base[b] : 0,
+        .prefix = entry32(p->prefix, b, 0),
+    };
     s.row_to = s.q_len;
-    s.key_from = 0;
     s.key_to = s.kv_len;
-    if (p->part.rows) {
-        s.q_row -= p->part.row_begin;
-        take_part_of(p->part.row_begin, p->part.row_count, &s.row_from, &s.row_to);
-    }
-    if (p->part.keys) {
-        s.kv_row -= p->part.key_begin;
-        take_part_of(p->part.key_begin - s.column, p->part.key_count, &s.key_from, &s.key_to);
-    }
-    s.key_base = p->key_base ? p->key_base[b] : 0;
-    s.prefix = entry32(p->prefix, b, 0);
-    s.offset = 0;
-    if (p->alignment == ATTN_ALIGN_BOTTOM_RIGHT)
-        s.offset = s.kv_len - s.q_len;
-    if (p->alignment == ATTN_ALIGN_OFFSET)
-        s.offset = p->q_offset[b];
+    s.offset = offset_of(p, &s);
+    narrow_to_part(&p->part, &s);
     return s;
 }
 
-/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
- * loses of log2 e. */
+/* LOG2E_LO carries what binary32 loses of log2 e: the factor is right to nearly the last bit. */
 static float score_factor(float scale)
 {
     float low = scale * LOG2E_LO;
@@ -107,14 +111,17 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
+}
+
+static void resolve_workers(attn_params *p)
+{
     if (p->num_workers == 0 && !p->parallel_for)
         p->num_workers = OPENMP_THREADS;
     if (p->num_workers == 0)
         p->num_workers = 1;
 }
 
-/* settle_workers sets the workers that can run at once in a call of attn_forward, rather than those
- * to size for. */
+/* settle_workers sets the workers that can run at once, rather than those to size for. */
 static void settle_workers(attn_params *p)
 {
     if (!p->parallel_for && OPENMP_THREADS == 0)
@@ -131,14 +138,6 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
-/* has_batch_arrays tells whether sequences differ in length or position; otherwise the first stands
- * for all. */
-static int has_batch_arrays(const attn_params *p)
-{
-    return p->q_len || p->kv_len || p->kv_begin || p->cu_seqlens_q || p->key_base || p->q_offset ||
-           p->prefix;
-}
-
 static int choose_impl(const attn_params *p)
 {
     if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
@@ -146,8 +145,7 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile of a kernel set: what the caller asks for comes first, then
- * what tuning says. */
+/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
 static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
@@ -181,7 +179,7 @@ static void resolve_numbers(problem *pr)
     attn_params *p = &pr->p;
     float keep = 1.0f - p->dropout_p;
     int64_t b;
-    const int64_t kinds = has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
+    const int64_t kinds = kinds_of(p);
     pr->group = p->num_heads_q / p->num_heads_kv;
     pr->factor = score_factor(p->scale);
     pr->cap2 = p->softcap * LOG2E_HI;
@@ -213,8 +211,7 @@ static int is_empty(const attn_params *p)
     return p->batch == 0 || rows_held(p) == 0;
 }
 
-/* begins_inside tells whether the first key that enters may lie inside a chunk, or inside a node of
- * the merge tree. */
+/* begins_inside tells whether the first key may lie inside a chunk or node of the merge tree. */
 static int begins_inside(const attn_params *p)
 {
     return p->key_base || p->part.keys;

@@ -12,41 +12,51 @@ typedef struct size_rule {
     int64_t least, most;
 } size_rule;
 
-/* bad_range says "name (value) must be at least / at most / the only value". */
-static inline attn_status bad_range(text *why, const char *name, int64_t least, int64_t most,
-                                    int64_t value)
+/* check_range says "name (value) must be at least / at most / the only value". */
+static inline attn_status check_range(text *why, const char *name, int64_t least, int64_t most,
+                                      int64_t value)
 {
     const int low = value < least;
+    if (!low && value <= most)
+        return ATTN_OK;
     put_field(why, name, value);
     put(why, least == most ? " must be " : low ? " must be at least " : " must be at most ");
     put_int(why, low ? least : most);
     return !low && most == MOST ? ATTN_ERR_OVERFLOW : ATTN_ERR_ARG;
 }
 
+/* number_at reads an int or an int64_t, as `bytes` tells. */
+static inline int64_t number_at(const void *at, size_t bytes)
+{
+    int64_t number;
+    int as_int;
+    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
+    return bytes == sizeof number ? number : as_int;
+}
+
+static inline attn_status check_members(const void *base, const size_rule *rules, int n,
+                                        size_t bytes, text *why)
+{
+    attn_status status = ATTN_OK;
+    int r;
+    for (r = 0; r < n && !status; r++)
+        status = check_range(why, rules[r].name, rules[r].least, rules[r].most,
+                             number_at((const char *)base + rules[r].offset, bytes));
+    return status;
+}
+
 /* Fields lie at their offsets from `base`: int64_t in check_counts, int in check_enums. */
 static inline attn_status check_counts(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int64_t value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int64_t), why);
 }
 
 static inline attn_status check_enums(const void *base, const size_rule *rules, int n, text *why)
 {
-    int r;
-    for (r = 0; r < n; r++) {
-        int value;
-        memcpy(&value, (const char *)base + rules[r].offset, sizeof value);
-        if (value < rules[r].least || value > rules[r].most)
-            return bad_range(why, rules[r].name, rules[r].least, rules[r].most, value);
-    }
-    return ATTN_OK;
+    return check_members(base, rules, n, sizeof(int), why);
 }
+
+static const char *const stride_names[] = { ".stride_batch", ".stride_head", ".stride_seq" };
 
 /* check_output_stride looks at a stride of an output as it was given. */
 static inline attn_status check_output_stride(const char *name, const char *stride_name,
@@ -70,10 +80,9 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         if (cu[b + 1] < cu[b])
             return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
     if (cu && cu[batch] > rows) {
-        bad_entry(why, name, batch, cu[batch], " exceeds the rows of the tensor (");
-        put_int(why, rows);
-        put(why, ")");
-        return ATTN_ERR_ARG;
+        put(why, name);
+        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
+                           NUMBERS(batch, cu[batch], rows));
     }
     return ATTN_OK;
 }
@@ -82,22 +91,12 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
                                        int64_t heads, int64_t rows, int64_t columns,
                                        const ptrdiff_t stride[4], text *why)
 {
-    int64_t count[4];
-    count[0] = batch;
-    count[1] = heads;
-    count[2] = rows;
-    count[3] = columns;
+    const int64_t count[4] = { batch, heads, rows, columns };
     if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
-    put(why, ": ");
-    put_field(why, "batch", batch);
-    put(why, " x ");
-    put_field(why, "heads", heads);
-    put(why, " x ");
-    put_field(why, "rows", rows);
-    put(why, " x ");
-    put_field(why, "columns", columns);
-    put(why, " with its strides exceeds the address space");
-    return ATTN_ERR_OVERFLOW;
+    return bad_numbers(why, ATTN_ERR_OVERFLOW,
+                       ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
+                       "the address space",
+                       count);
 }

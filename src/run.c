@@ -27,8 +27,7 @@ static void run_strided(void *arg, int64_t index, int worker)
         c->item(c, c->slots + index * c->pl.slot_bytes, i);
 }
 
-/* Without a callback of the caller's, OpenMP's threads run the list where it is compiled in, and
- * otherwise this one. */
+/* Without a callback OpenMP's threads run the list, where it is compiled in, or else this one. */
 #ifdef _OPENMP
 static void run_here(const attn_params *p, int64_t n, attn_task_fn task, void *arg)
 {

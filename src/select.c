@@ -112,8 +112,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
     return NULL;
 }
 
-/* best_kernels gives the best set for tiles of `rows` rows: the first that runs, or its narrow
- * form. */
+/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
 static const attn_kernels *best_kernels(int64_t rows)
 {
     const attn_kernels *best = NULL;
@@ -144,14 +143,18 @@ static void put_missing_kernels(text *why)
         }
 }
 
+static const attn_kernels *find_kernels(const char *name, size_t length)
+{
+    const attn_kernels *kernels;
+    int i = 0;
+    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
+        i++;
+    return kernels;
+}
+
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
 {
-    int i;
-    const attn_kernels *kernels;
-    for (i = 0; name && (kernels = attn_kernels_get(i)) != NULL; i++)
-        if (same_word(kernels->name, name, strlen(name)))
-            return kernels;
-    return NULL;
+    return name ? find_kernels(name, strlen(name)) : NULL;
 }
 
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)

@@ -42,8 +42,7 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* part_keys gives the node that a part is, and those of its keys that a row tile sees, and returns
- * 0 if it sees none. */
+/* part_keys gives a part's node and those of its keys that a row tile sees; 0 means none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
@@ -61,8 +60,7 @@ typedef struct cut {
     float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* open_cut lets a row tile work on tile k of divided chunk x, and returns 0 if it sees nothing of
- * the chunk. */
+/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;

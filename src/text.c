@@ -45,8 +45,7 @@ static inline void put_int(text *t, int64_t value)
     put(t, d);
 }
 
-/* put_float writes six digits, as d.ddddde-xx, which is enough for a sentence about a wrong
- * value. */
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
 static inline void put_float(text *t, float value)
 {
     char digits[8];
@@ -81,15 +80,6 @@ static inline void put_float(text *t, float value)
     }
 }
 
-/* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put(t, " (");
-    put_int(t, value);
-    put(t, ")");
-}
-
 static inline void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
@@ -98,6 +88,25 @@ static inline void put_word(text *t, const char *word, size_t length)
         letter[0] = word[i];
         put(t, letter);
     }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+static inline void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
 }
 
 /* same_word tells whether the string a is the b_length letters at b. */
@@ -128,20 +137,10 @@ static inline attn_status bad(text *why, attn_status status, const char *rest)
     return status;
 }
 
-/* put_values writes a sentence in which each # stands for the next of `values`. */
-static inline void put_values(text *t, const char *sentence, const int64_t *values)
+static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                      const int64_t *number)
 {
-    for (; *sentence; sentence++)
-        if (*sentence == '#')
-            put_int(t, *values++);
-        else
-            put_word(t, sentence, 1);
-}
-
-static inline attn_status bad_values(text *why, attn_status status, const char *sentence,
-                                     const int64_t *values)
-{
-    put_values(why, sentence, values);
+    put_numbers(why, sentence, number);
     return status;
 }
 
@@ -166,11 +165,7 @@ static inline attn_status bad_entry(text *why, const char *name, int64_t index, 
                                     const char *rest)
 {
     put(why, name);
-    put(why, "[");
-    put_int(why, index);
-    put(why, "] (");
-    put_int(why, value);
-    put(why, ")");
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 

@@ -192,8 +192,7 @@ static int64_t row_dim(const tile *t, int which)
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* copy_rows makes the rows from j on of the open tile f32 rows, up to those that are f32 rows
- * already. */
+/* copy_rows makes rows from j on of the open tile f32 rows, up to those that are already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
@@ -252,11 +251,9 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     key_place at = key_at(p, &t->s, j);
     int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
-    runs->dtype = x->dtype;
-    runs->stride = x->stride_seq * (ptrdiff_t)bytes_of(x->dtype);
-    runs->run = list;
-    runs->first = run;
-    runs->each = p->kv_rows.page_size ? p->kv_rows.page_size : n; /* No run is longer. */
+    *runs = (attn_runs){ x->dtype, x->stride_seq * (ptrdiff_t)bytes_of(x->dtype), run,
+                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
         next_place(p, &t->s, &at);
@@ -289,9 +286,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
  * is good until the next call for this slot. */
 static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
 {
-    attn_ahead a;
+    attn_ahead a = { .lines = 0 };
     attn_runs runs;
-    memset(&a, 0, sizeof a);
     if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
         return a;
     a.run = runs.run;

@@ -61,8 +61,7 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* A key_step is blocks of a tile whose logits come in one step; all fields are 0 before the
- * first. */
+/* A key_step is blocks whose logits come in one step; all fields are 0 before the first. */
 typedef struct key_step {
     int first, next; /* These are blocks. */
     int begin, end;  /* These are their keys, counted in the tile. */
@@ -90,15 +89,9 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
     block *b = &t->blocks[i];
-    attn_exp e;
-    int found;
-    e.s = t->s_tile + begin * rows;
-    e.n = b->end - begin;
-    found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
+    attn_exp e = { t->s_tile + begin * rows, b->end - begin, m, l, b->lanes, .calm = 0 };
+    const int found = t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + i * rows);
     b->raised = found & ATTN_RAISED;
-    e.m = m;
-    e.l = l;
-    e.lanes = b->lanes;
     e.calm = found & ATTN_IS_CALM;
     return e;
 }
@@ -175,8 +168,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
-    const int leads = t->pl->ahead && t->keys->asked < j0 + n;
     const int64_t next = j0 + n;
+    const int leads = t->pl->ahead && t->keys->asked < next;
     const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
@@ -216,7 +209,7 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
         const attn_params *p = &t->pr->p;
         int64_t at = max64(j, t->lo);
         for (m = 0; m < COUNT_OF(mask_rules) && at < min64(end, t->hi); m++)
-            if (mask_rules[m].next && mask_rules[m].active(p))
+            if (mask_rules[m].next && is_set(p, mask_rules[m].on))
                 at = mask_rules[m].next(p, &t->s, &t->hull, at, min64(end, t->hi));
         if (at < t->hi)
             end = min64(end, at);
@@ -270,8 +263,7 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     }
 }
 
-/* tiled_state gives the root state of a tile's rows after tiled_pass, with the second pass where it
- * is needed. */
+/* tiled_state gives the root state after tiled_pass, with the second pass where it is needed. */
 static float *tiled_state(tile *t, int values)
 {
     float *root = take_root(t);
@@ -285,20 +277,16 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* tiled_choice tells which sequence and rows item `index` of the tiled list is; heavy causal tiles
- * come first. */
+/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
     const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
-    row_choice choice;
-    choice.list = NULL;
-    choice.heads = pr->group;
+    row_choice choice = { .heads = pr->group };
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
-        /* They search the last b whose first slot, floor(cu[b] * group / rows) + b, is not
-         * beyond. */
+        /* lo becomes the last b whose first slot, cu[b] * group / unit + b, is not beyond. */
         int64_t lo = 0, hi = p->batch;
         while (hi - lo > 1) {
             const int64_t middle = lo + (hi - lo) / 2;
@@ -316,7 +304,6 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         choice.first = slot * unit;
     }
     choice.head0 = *kv_head * pr->group;
-    choice.count = 0;
     return choice;
 }
 
@@ -344,8 +331,7 @@ static int open_item(const call *c, char *slot, int64_t index, tile **tiles)
     return count;
 }
 
-/* finish_item adds the keys from key `from` on to the states of an item's row tiles, and writes
- * these. */
+/* finish_item adds the keys from `from` on to the states of row tiles, and writes these. */
 static void finish_item(tile *const *tiles, int count, int64_t from)
 {
     int g;

@@ -6,24 +6,23 @@
 #include "text.c"
 #include "call.h"
 
+#define TUNING(member) #member, offsetof(tuning, member)
+#define FROM_LEAST_TO_MOST " must be from # to #"
+
 /* `usual` values were measured on x86 with 1 MiB of L2 cache. */
 static const struct tuning_value {
     const char *name;
     size_t offset; /* offset is that of an int64_t. */
     int64_t usual, least, most;
-    int powers; /* Nonzero allows powers of two only. */
-    const char *rest;
+    const char *rest; /* Its # are least and most. */
+    int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
-    { "tile_keys", offsetof(tuning, tile_keys), 0, 16, 1024, 1,
-      " must be a power of two from 16 to 1024" },
-    { "item_rows", offsetof(tuning, item_rows), 96, 1, 4096, 0, " must be from 1 to 4096" },
-    { "item_bytes", offsetof(tuning, item_bytes), 1 << 20, 1 << 14, 1 << 30, 0,
-      " must be from 16384 to 1073741824" },
-    { "split_work", offsetof(tuning, split_work), 1 << 19, 1, 1 << 30, 0,
-      " must be from 1 to 1073741824" },
-    { "ahead", offsetof(tuning, ahead), 1, 0, 1, 0, " must be 0 or 1" },
-    { "auto_naive_keys", offsetof(tuning, auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, 0,
-      " must be from 0 to 1048576" },
+    { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
+    { TUNING(item_rows), 96, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },
+    { TUNING(auto_naive_keys), ATTN_AUTO_NAIVE_KEYS, 0, 1 << 20, FROM_LEAST_TO_MOST, 0 },
 };
 
 static void usual_tuning(tuning *t)
@@ -65,9 +64,7 @@ static void put_strange(text *t, const char *word, size_t length)
 
 static void put_damage(text *t, const reader *r)
 {
-    put(t, "tuning is ignored: line ");
-    put_int(t, r->line);
-    put(t, ": ");
+    put_numbers(t, "tuning is ignored: line #: ", NUMBERS(r->line));
 }
 
 static void put_unknown(text *t, const reader *r, const char *word, size_t length)
@@ -113,7 +110,7 @@ static int read_value(reader *r, const char *key, size_t length, const char *set
         put(why, " (");
         put_strange(why, value, digits);
         put(why, ")");
-        put(why, v->rest);
+        put_numbers(why, v->rest, NUMBERS(v->least, v->most));
         return 0;
     }
     put_unknown(why, r, key, length);

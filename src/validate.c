@@ -10,20 +10,15 @@
 #include "problem.c"
 #include "keys.c"
 
-/* This is no limit of memory, and equal on every machine. */
-#define MOST_KEY_BASE ((int64_t)1 << 58)
-
 static attn_status check_sizes(const attn_params *p, text *why)
 {
     const attn_status status = check_values(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
-    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv) {
-        put_field(why, "num_heads_q", p->num_heads_q);
-        put(why, " must be a multiple of ");
-        put_field(why, "num_heads_kv", p->num_heads_kv);
-        return ATTN_ERR_ARG;
-    }
+    if (p->num_heads_kv && p->num_heads_q % p->num_heads_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "num_heads_q (#) must be a multiple of num_heads_kv (#)",
+                           NUMBERS(p->num_heads_q, p->num_heads_kv));
     if (p->tile_keys &&
         (p->tile_keys < 16 || p->tile_keys > 1024 || (p->tile_keys & (p->tile_keys - 1))))
         return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
@@ -42,38 +37,6 @@ static attn_status check_numbers(const attn_params *p, text *why)
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
     return ATTN_OK;
-}
-
-/* A member is a field of attn_params, whose bytes tell whether it is set. */
-typedef struct member {
-    uint16_t offset, size;
-} member;
-
-#define MEMBER(name)                                                                               \
-    {                                                                                              \
-        offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
-    }
-
-static int is_set(const attn_params *p, member m)
-{
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
-}
-
-/* number_of reads an int64_t or a ptrdiff_t. */
-static int64_t number_of(const attn_params *p, member m)
-{
-    int64_t number;
-    ptrdiff_t stride;
-    memcpy(&number, (const char *)p + m.offset, sizeof number);
-    memcpy(&stride, (const char *)p + m.offset, sizeof stride);
-    return m.size == sizeof stride ? stride : number;
 }
 
 /* A pair_rule is about a field that must not stand alone, or not together with another one. */
@@ -121,127 +84,97 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
+    NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
+    NUMBER_ALONE(part.key_begin, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_count, part.keys, " is set, but part.keys is 0"),
 };
 
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
 {
-    int i = 0;
-    while (i < COUNT_OF(pair_rules) && (!is_set(p, pair_rules[i].field) ||
-                                        is_set(p, pair_rules[i].other) != pair_rules[i].with))
-        i++;
-    if (i == COUNT_OF(pair_rules))
+    const pair_rule *rule = pair_rules, *end = pair_rules + COUNT_OF(pair_rules);
+    while (rule < end && (!is_set(p, rule->field) || is_set(p, rule->other) != rule->with))
+        rule++;
+    if (rule == end)
         return ATTN_OK;
-    if (pair_rules[i].name)
-        put_field(why, pair_rules[i].name, number_of(p, pair_rules[i].field));
-    return bad(why, ATTN_ERR_ARG, pair_rules[i].rest);
+    if (rule->name)
+        put_field(why, rule->name,
+                  number_at((const char *)p + rule->field.offset, rule->field.size));
+    return bad(why, ATTN_ERR_ARG, rule->rest);
 }
 
-static attn_status check_window_sides(const attn_params *p, text *why)
-{
-    if (p->window_left < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_left", p->window_left,
-                         " must be -1 (unbounded) or more");
-    if (p->window_right < -1)
-        return bad_field(why, ATTN_ERR_ARG, "window_right", p->window_right,
-                         " must be -1 (unbounded) or more");
-    return ATTN_OK;
-}
-
-static attn_status check_alignment(const attn_params *p, text *why)
-{
-    if (p->alignment == ATTN_ALIGN_OFFSET && !p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " is ATTN_ALIGN_OFFSET, but q_offset is NULL");
-    if (p->alignment != ATTN_ALIGN_OFFSET && p->q_offset)
-        return bad_field(why, ATTN_ERR_ARG, "alignment", p->alignment,
-                         " must be ATTN_ALIGN_OFFSET (2) when q_offset is given");
-    return ATTN_OK;
-}
-
-static attn_status check_cells(const attn_params *p, text *why)
+/* check_settings checks what one field asks of the value of another one. */
+static attn_status check_settings(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
-    const int given = m->bitmap || m->row_offsets;
-    if (given && m->block_q == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", 0, " must be at least 1");
-    if (given && m->block_k == 0)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_k", 0, " must be at least 1");
-    if ((m->block_q || m->block_k) && !given)
-        return bad_field(why, ATTN_ERR_ARG, "block_mask.block_q", m->block_q,
-                         " is set, but neither bitmap nor row_offsets is given");
-    return ATTN_OK;
+    const int by_offset = p->alignment == ATTN_ALIGN_OFFSET,
+              has_cells = m->bitmap || m->row_offsets;
+    const struct {
+        int wrong;
+        const char *name;
+        int64_t value;
+        const char *rest;
+    } rules[] = {
+        { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
+          p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
+        { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
+        { p->window_right < -1, "window_right", p->window_right,
+          " must be -1 (unbounded) or more" },
+        { by_offset && !p->q_offset, "alignment", p->alignment,
+          " is ATTN_ALIGN_OFFSET, but q_offset is NULL" },
+        { !by_offset && p->q_offset, "alignment", p->alignment,
+          " must be ATTN_ALIGN_OFFSET (2) when q_offset is given" },
+        { has_cells && !m->block_q, "block_mask.block_q", 0, " must be at least 1" },
+        { has_cells && !m->block_k, "block_mask.block_k", 0, " must be at least 1" },
+        { (m->block_q || m->block_k) && !has_cells, "block_mask.block_q", m->block_q,
+          " is set, but neither bitmap nor row_offsets is given" },
+        { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
+          " needs part.keys and partial" },
+    };
+    int r = 0;
+    while (r < COUNT_OF(rules) && !rules[r].wrong)
+        r++;
+    if (r == COUNT_OF(rules))
+        return ATTN_OK;
+    return bad_field(why, ATTN_ERR_ARG, rules[r].name, rules[r].value, rules[r].rest);
 }
 
-/* check_values_of_fields checks what the value of one field asks of another one. */
-static attn_status check_values_of_fields(const attn_params *p, text *why)
+/* check_limits checks what one field allows another one to be. */
+static attn_status check_limits(const attn_params *p, text *why)
 {
+    const attn_part *part = &p->part;
     if (p->cu_seqlens_q && !p->cu_seqlens_kv && !p->kv_len)
         return bad(why, ATTN_ERR_ARG,
                    "cu_seqlens_q is given, but neither cu_seqlens_kv (packed keys) nor kv_len");
-    if (p->shared_keys > p->seq_len_kv) {
-        put_field(why, "shared_keys", p->shared_keys);
-        put(why, " must be at most ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return ATTN_ERR_ARG;
-    }
-    if (p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0)
-        return bad_field(why, ATTN_ERR_ARG, "kv_rows.page_size", p->kv_rows.page_size,
-                         " is set, but kv_rows.table is NULL");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+    if (p->shared_keys > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG, "shared_keys (#) must be at most seq_len_kv (#)",
+                           NUMBERS(p->shared_keys, p->seq_len_kv));
+    if (part->rows && part->row_begin + part->row_count > p->seq_len_q)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.row_begin (#) + part.row_count (#) must be at most seq_len_q (#)",
+                           NUMBERS(part->row_begin, part->row_count, p->seq_len_q));
+    if (part->keys && part->key_begin + part->key_count > p->seq_len_kv)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.key_begin (#) + part.key_count (#) must be at most seq_len_kv (#)",
+                           NUMBERS(part->key_begin, part->key_count, p->seq_len_kv));
     return ATTN_OK;
 }
 
-/* A part_rule is rows or keys of a part: its three fields and the one that bounds them. */
-typedef struct part_rule {
-    const char *flag, *begin_name, *count_name, *whole_name;
-    int on;
-    int64_t begin, count, whole;
-} part_rule;
-
-static attn_status check_part_rule(const part_rule *rule, text *why)
+/* check_support refuses what has a meaning, but is not built. */
+static attn_status check_support(const attn_params *p, text *why)
 {
-    if (!rule->on && (rule->begin || rule->count)) {
-        put_field(why, rule->begin ? rule->begin_name : rule->count_name,
-                  rule->begin ? rule->begin : rule->count);
-        put(why, " is set, but ");
-        put(why, rule->flag);
-        return bad(why, ATTN_ERR_ARG, " is 0");
-    }
-    if (!rule->on || rule->begin + rule->count <= rule->whole)
+    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys: not possible with partial");
+    if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
-    put_field(why, rule->begin_name, rule->begin);
-    put(why, " + ");
-    put_field(why, rule->count_name, rule->count);
-    put(why, " must be at most ");
-    put_field(why, rule->whole_name, rule->whole);
-    return ATTN_ERR_ARG;
-}
-
-static attn_status check_part(const attn_params *p, text *why)
-{
-    const attn_part *part = &p->part;
-    const part_rule rows = { "part.rows", "part.row_begin", "part.row_count", "seq_len_q",
-                             part->rows,  part->row_begin,  part->row_count,  p->seq_len_q };
-    const part_rule keys = { "part.keys", "part.key_begin", "part.key_count", "seq_len_kv",
-                             part->keys,  part->key_begin,  part->key_count,  p->seq_len_kv };
-    attn_status status = check_part_rule(&rows, why);
-    if (!status)
-        status = check_part_rule(&keys, why);
-    if (!status && part->continued && !(part->keys && p->partial))
-        return bad_field(why, ATTN_ERR_ARG, "part.continued", part->continued,
-                         " needs part.keys and partial");
-    if (status || (!part->rows && !part->keys))
-        return status;
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* check_continued wants the keys of a part that is continued in one chunk, of sequences with
- * rows. */
+/* check_continued wants the keys of each sequence with rows to lie in one chunk. */
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
@@ -250,57 +183,69 @@ static attn_status check_continued(const attn_params *p, text *why)
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
         if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
             continue;
-        put(why, "part.continued: keys ");
-        put_field(why, "n", first);
-        put(why, " to ");
-        put_int(why, end - 1);
-        put(why, " of sequence ");
-        put_field(why, "b", b);
-        return bad(why, ATTN_ERR_ARG, " must lie in one chunk, between two multiples of 1024");
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "part.continued: keys n (#) to # of sequence b (#) must lie in one "
+                           "chunk, between two multiples of 1024",
+                           NUMBERS(first, end - 1, b));
     }
     return ATTN_OK;
 }
 
-typedef struct entry_rule {
-    const char *name;
-    const int32_t *array;
-    int64_t most;
-} entry_rule;
-
-static attn_status check_entry(const entry_rule *rule, int64_t b, text *why)
+static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
 {
-    const int64_t value = entry32(rule->array, b, 0);
-    if (value >= 0 && value <= rule->most)
-        return ATTN_OK;
-    bad_entry(why, rule->name, b, value, " must be from 0 to ");
-    put_int(why, rule->most);
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE */
+        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
+    else
+        put_int(why, most);
     return ATTN_ERR_ARG;
 }
 
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
-    const entry_rule rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
-                                 { "kv_begin", p->kv_begin, keys },
-                                 { "kv_len", p->kv_len, keys - begin },
-                                 { "prefix", p->prefix, INT32_MAX } };
-    attn_status status = ATTN_OK;
+    const struct {
+        const char *name;
+        const int32_t *array;
+        int64_t most;
+    } rules[] = { { "q_len", p->q_len, q_capacity(p, b) },
+                  { "kv_begin", p->kv_begin, keys },
+                  { "kv_len", p->kv_len, keys - begin } };
     int r;
-    for (r = 0; r < COUNT_OF(rules) && !status; r++)
-        status = check_entry(&rules[r], b, why);
-    if (!status && p->key_base && (p->key_base[b] < 0 || p->key_base[b] > MOST_KEY_BASE))
-        status = bad_entry(why, "key_base", b, p->key_base[b], " must be from 0 to 2^58");
-    return status;
+    for (r = 0; r < COUNT_OF(rules); r++) {
+        const int64_t value = entry32(rules[r].array, b, 0);
+        if (value < 0 || value > rules[r].most)
+            return bad_limit(why, rules[r].name, b, value, rules[r].most);
+    }
+    return ATTN_OK;
+}
+
+/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
+static attn_status check_entries(const attn_params *p, text *why)
+{
+    int i;
+    int64_t b;
+    for (i = 0; i < COUNT_OF(call_fields); i++) {
+        const call_field *f = &call_fields[i];
+        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
+        for (b = 0; data && b < p->batch; b++) {
+            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+            if (value < f->least || value > f->most)
+                return bad_limit(why, f->name, b, value, f->most);
+        }
+    }
+    return ATTN_OK;
 }
 
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch;
+    const int64_t n = p->batch, kinds = kinds_of(p);
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; has_batch_arrays(p) && b < n && !status; b++)
+    for (b = 0; b < kinds && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -317,10 +262,9 @@ static attn_status check_table(const attn_params *p, const sequence *s, text *wh
     }
     if (at.entry >= 0 && at.entry < rows->num_pages)
         return ATTN_OK;
-    bad_entry(why, "kv_rows.table", at.table_entry, at.entry, " must be from 0 to ");
-    put_field(why, "num_pages", rows->num_pages);
-    put(why, " - 1");
-    return ATTN_ERR_ARG;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "kv_rows.table[#] (#) must be from 0 to num_pages (#) - 1",
+                       NUMBERS(at.table_entry, at.entry, rows->num_pages));
 }
 
 /* check_sequence_rows wants the rows of one sequence inside the ring and in pages that exist. */
@@ -331,14 +275,10 @@ static attn_status check_sequence_rows(const attn_params *p, const sequence *s, 
     if (begin < 0 || (rows->ring && begin >= rows->ring))
         return bad_entry(why, "kv_rows.begin", s->b, begin,
                          " must be at least 0 and below kv_rows.ring");
-    if (rows->ring && s->column + s->kv_len > rows->ring) {
-        put_field(why, "kv_rows.ring", rows->ring);
-        put(why, " is below kv_begin + kv_len of sequence ");
-        put_field(why, "b", s->b);
-        put(why, ", ");
-        put_int(why, s->column + s->kv_len);
-        return ATTN_ERR_ARG;
-    }
+    if (rows->ring && s->column + s->kv_len > rows->ring)
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
+                           NUMBERS(rows->ring, s->b, s->column + s->kv_len));
     return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
 }
 
@@ -426,12 +366,14 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
 static attn_status check_csr(const attn_params *p, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
+    const int64_t entries = !m->row_offsets ? 0 : m->csr_stride_batch ? p->batch : 1;
+    const int64_t heads = m->csr_stride_head ? p->num_heads_q : 1;
     attn_status status = ATTN_OK;
     int64_t b, h, longest = 0;
     for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
         longest = max64(longest, q_capacity(p, b));
-    for (b = 0; b < (m->csr_stride_batch ? p->batch : 1) && !status; b++)
-        for (h = 0; h < (m->csr_stride_head ? p->num_heads_q : 1) && !status; h++)
+    for (b = 0; b < entries && !status; b++)
+        for (h = 0; h < heads && !status; h++)
             status =
                 check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
     return status;
@@ -452,53 +394,49 @@ static attn_status check_interfaces(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* validate turns *in into *pr, or says in *why what is wrong. With need_data tensors must be there,
- * too. */
+/* Each of these checks relies on those before it. */
+typedef attn_status (*check_fn)(const attn_params *p, text *why);
+
+/* These look at the parameters as they are given, */
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
+/* these at lengths and positions, once sizes and strides are resolved, */
+static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+/* and these at what a run reads and writes. */
+static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
+                                           check_tree, check_csr };
+
+static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < n && !status; i++)
+        status = checks[i](p, why);
+    return status;
+}
+
+/* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
+    attn_params *p = &pr->p;
     attn_status status;
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
-    pr->p = *in;
+    *p = *in;
     pr->size_query = 0;
-    status = check_sizes(&pr->p, why);
+    status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
     if (!status)
-        status = check_numbers(&pr->p, why);
-    if (!status)
-        status = check_interfaces(&pr->p, why);
-    if (!status)
-        status = check_pairs_of_fields(&pr->p, why);
-    if (!status)
-        status = check_values_of_fields(&pr->p, why);
-    if (!status)
-        status = check_window_sides(&pr->p, why);
-    if (!status)
-        status = check_alignment(&pr->p, why);
-    if (!status)
-        status = check_cells(&pr->p, why);
-    if (!status)
-        status = check_part(&pr->p, why);
-    if (!status)
-        status = check_output_fields(call_fields, COUNT_OF(call_fields), &pr->p, why);
+        status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
     if (status)
         return status;
-    resolve_sizes(&pr->p);
-    need_data = need_data && !is_empty(&pr->p);
-    status = resolve_layouts(&pr->p, why);
-    if (!status && need_data)
-        status = check_tensors(&pr->p, why);
+    resolve_sizes(p);
+    resolve_workers(p);
+    status = resolve_layouts(p, why);
     if (!status)
-        status = check_lengths(&pr->p, why);
-    if (!status)
-        status = check_continued(&pr->p, why);
-    if (!status && need_data)
-        status = check_sequences(&pr->p, why);
-    if (!status && need_data)
-        status = check_outputs(&pr->p, why);
-    if (!status && need_data)
-        status = check_tree(&pr->p, why);
-    if (!status && need_data && pr->p.block_mask.row_offsets)
-        status = check_csr(&pr->p, why);
+        status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
+    if (!status && need_data && !is_empty(p))
+        status = run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
     if (!status)
         resolve_numbers(pr);
     return status;

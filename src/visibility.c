@@ -91,16 +91,7 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
             rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
 }
 
-static int has_pair_rule(const attn_params *p)
-{
-    int m, any = 0;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        any |= mask_rules[m].row && mask_rules[m].active(p);
-    return any;
-}
-
-/* tile_class gives the class of keys j0 to j0+n-1 for this tile, and sets t->by_pair where it fills
- * t->alive. */
+/* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -109,7 +100,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     for (m = 0; m < COUNT_OF(mask_rules) && class_so_far != ATTN_TILE_EMPTY; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
-        if (!rule->row || !rule->active(p))
+        if (!rule->row || !is_set(p, rule->on))
             continue;
         answer = rule->tile ? rule->tile(p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
         if (answer == ATTN_TILE_EMPTY)
@@ -155,8 +146,7 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
-/* set_blocks cuts the tile of keys j0 to j0+n-1, of which tile_class has told, into its canonical
- * blocks. */
+/* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
     int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);

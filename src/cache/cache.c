@@ -15,8 +15,8 @@ static attn_status check_present(const attn_cache *c, int64_t q, const char *fir
         return ATTN_OK;
     bad_field(why, ATTN_ERR_ARG, first_name, first, " and ");
     put(why, end_name);
-    return bad_values(why, ATTN_ERR_ARG,
-                      " (#) must ascend from # to #, the numbers present in sequence #", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       " (#) must ascend from # to #, the numbers present in sequence #", values);
 }
 
 /* check_rollback refuses to go back to `end` in a ring if a query there, which looks at numbers
@@ -29,10 +29,10 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
     const int64_t values[] = { end, gone + c->window_left, c->window_left, gone };
     if (begin == end || begin > gone || gone == 0 || gone <= end - c->window_left)
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "end (#) must be at least #: window_left (#) keys before it are needed, and "
-                      "the ring has overwritten those below #",
-                      values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "end (#) must be at least #: window_left (#) keys before it are needed, and "
+                       "the ring has overwritten those below #",
+                       values);
 }
 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
@@ -207,8 +207,9 @@ static attn_status check_window(const attn_cache *c, const attn_params *p, text 
     const int64_t values[] = { p->window_left, c->window_left };
     if (!c->ring || !p->window || (p->window_left >= 0 && p->window_left <= c->window_left))
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "p.window_left (#) must be from 0 to #, the window_left of the ring", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "p.window_left (#) must be from 0 to #, the window_left of the ring",
+                       values);
 }
 
 /* view_window leaves a window that is set, but not on, to attn_forward, which refuses it. */

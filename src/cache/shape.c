@@ -133,8 +133,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
     if (c->ring && c->window_left >= c->capacity)
-        return bad_values(why, ATTN_ERR_ARG, "window_left (#) of a ring must be below capacity (#)",
-                          values);
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "window_left (#) of a ring must be below capacity (#)", values);
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
@@ -199,10 +199,10 @@ static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_st
                                const char *rest, text *why)
 {
     put(why, s->name);
-    put_values(why,
-               c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
-                            : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
-               s->count);
+    put_numbers(why,
+                c->page_size ? ": num_layers (#) x num_pages (#) x num_heads_kv (#) x page_size (#)"
+                             : ": num_layers (#) x num_sequences (#) x num_heads_kv (#) x rows (#)",
+                s->count);
     return bad(why, status, rest);
 }
 
@@ -290,7 +290,7 @@ static attn_status check_memory(const void *memory, size_t bytes, int64_t need, 
     const int64_t values[] = { (int64_t)have, need };
     if ((uint64_t)have >= (uint64_t)need)
         return ATTN_OK;
-    put_values(why, "memory: bytes (#) must be at least #; ", values);
+    put_numbers(why, "memory: bytes (#) must be at least #; ", values);
     put(why, query);
     return bad(why, ATTN_ERR_WORKSPACE, " says how many");
 }

@@ -66,12 +66,13 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
     if (!sequences && batch > c->num_sequences)
-        return bad_values(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)", counts);
+        return bad_numbers(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)",
+                           counts);
     for (b = 0; sequences && b < batch; b++) {
         const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
         if (values[1] < 0 || values[1] > values[2])
-            return bad_values(why, ATTN_ERR_ARG,
-                              "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
+            return bad_numbers(why, ATTN_ERR_ARG,
+                               "sequences[#] (#) must be from 0 to num_sequences - 1, #", values);
     }
     return ATTN_OK;
 }
@@ -107,7 +108,7 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
     for (b = 0; s->len && b < s->batch && !status; b++) {
         const int64_t values[] = { b, s->len[b], rows_given(s, b) };
         if (values[1] < 0 || values[1] > values[2])
-            status = bad_values(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
+            status = bad_numbers(why, ATTN_ERR_ARG, "len[#] (#) must be from 0 to #", values);
     }
     return status;
 }
@@ -117,7 +118,7 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
                             const char *rest, text *why)
 {
     const int64_t values[] = { part->sequence, c->length[part->sequence], part->count };
-    put_values(why, "sequence # with # keys and # new ones: ", values);
+    put_numbers(why, "sequence # with # keys and # new ones: ", values);
     return bad(why, status, rest);
 }
 
@@ -131,9 +132,9 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
     bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
-    return bad_values(why, ATTN_ERR_FULL,
-                      "a ring of rows (#) with window_left (#) takes at most # in one step",
-                      values);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "a ring of rows (#) with window_left (#) takes at most # in one step",
+                       values);
 }
 
 /* is_last_user tells whether all other sequences that have this page are earlier entries of the
@@ -178,8 +179,8 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
         values[2] += pages_needed(c, s, b);
     if (status || values[2] <= c->num_free)
         return status;
-    return bad_values(why, ATTN_ERR_FULL,
-                      "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "num_free (#) of num_pages (#) is too few: the step needs # pages", values);
 }
 
 /* ---- what a step brings */
@@ -213,7 +214,7 @@ static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *w
     if (dtype == ATTN_F32 || dtype == s.storage.dtype)
         return ATTN_OK;
     put(why, s.name);
-    return bad_values(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
+    return bad_numbers(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
 }
 
 static attn_status check_data(const attn_cache_step *s, text *why)
@@ -255,7 +256,7 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
         const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
         const attn_rope_rows rows = rows_to_turn(c, s, part.from, part.count, &first);
         text named = *why;
-        put_values(&named, "keys of sequence #: ", &part.sequence);
+        put_numbers(&named, "keys of sequence #: ", &part.sequence);
         status = check_rope_positions(s->rope, &rows, &named);
     }
     return status;

@@ -22,7 +22,7 @@ static attn_status check_rope_dim(const attn_rope *r, int64_t head_dim, text *wh
     if (r->dim < 0)
         return bad_field(why, ATTN_ERR_ARG, "dim", r->dim, " must be 0 (head_dim) or more");
     if (r->dim > head_dim)
-        return bad_values(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
+        return bad_numbers(why, ATTN_ERR_ARG, "dim (#) must be at most head_dim (#)", values);
     if (dim % 2 != 0)
         return bad_field(why, ATTN_ERR_ARG, r->dim ? "dim" : "head_dim", dim,
                          " must be even, or an even dim given: elements turn in pairs");
@@ -216,14 +216,14 @@ static attn_status check_rope_position(const attn_rope *r, int64_t b, int64_t i,
 {
     const int64_t values[] = { b, i, position, r->num_positions };
     if (position < -ROPE_MOST_POSITION || position > ROPE_MOST_POSITION)
-        return bad_values(why, ATTN_ERR_ARG,
-                          "batch #, row #: position (#) must be from -2^31 to 2^31", values);
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           "batch #, row #: position (#) must be from -2^31 to 2^31", values);
     if (!r->cos || (position >= 0 && position < r->num_positions))
         return ATTN_OK;
-    return bad_values(why, ATTN_ERR_ARG,
-                      "batch #, row #: position (#) must be at least 0 and below "
-                      "num_positions (#), the rows of the table",
-                      values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "batch #, row #: position (#) must be at least 0 and below "
+                       "num_positions (#), the rows of the table",
+                       values);
 }
 
 /* positioned_entries counts the batch entries that may have positions of their own: one where all
@@ -302,8 +302,8 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
     if (first < -ROPE_MOST_POSITION || first > ROPE_MOST_POSITION)
         return bad_field(why, ATTN_ERR_ARG, "first", first, " must be from -2^31 to 2^31");
     if (count > ROPE_MOST_POSITION + 1 - first)
-        return bad_values(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
-                          values);
+        return bad_numbers(why, ATTN_ERR_ARG, "first (#) + count (#) must be at most 2^31 + 1",
+                           values);
     if (count && (!c || !s))
         return bad(why, ATTN_ERR_ARG, c ? "sin is NULL" : "cos is NULL");
     return check_extent("cos", sizeof(float), 1, 1, 1, times(count, rope_dim(rope, head_dim) / 2),
