@@ -705,6 +705,13 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;
@@ -1058,6 +1065,26 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put_float(why, value);
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
+}
+
+/* too_small names the function `query`, which says how large the workspace should be. */
+static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    put_field(why, "workspace_bytes", have);
+    put(why, " must be at least ");
+    put_int(why, least);
+    put(why, "; ");
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return why->left ? buffer : attn_status_string(status);
 }
 
 /* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
@@ -6343,16 +6370,6 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
-static attn_status too_small(int64_t least, size_t bytes, text *why)
-{
-    put(why, "workspace_bytes (");
-    put_int(why, (int64_t)bytes);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    put(why, "; attn_workspace_size says what is best");
-    return ATTN_ERR_WORKSPACE;
-}
-
 /* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
@@ -6360,7 +6377,8 @@ static attn_status check_backend(const problem *pr, size_t bytes, text *why)
     const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
-    return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
+    return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
+                        : ATTN_OK;
 }
 
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
@@ -6382,7 +6400,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
     if (!status && *workers == 0)
-        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+        status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
 }
 
@@ -6436,9 +6454,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *pr, char *buffer,
@@ -13009,12 +13025,6 @@ static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, t
     put(why, ") must be at least ");
     put_int(why, least);
     return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
-}
-
-static int64_t bytes_given(const void *workspace, size_t bytes)
-{
-    const int64_t limit = ADDRESS_LIMIT;
-    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
 }
 
 static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,

@@ -589,6 +589,13 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;
@@ -1098,6 +1105,26 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put_float(why, value);
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
+}
+
+/* too_small names the function `query`, which says how large the workspace should be. */
+static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    put_field(why, "workspace_bytes", have);
+    put(why, " must be at least ");
+    put_int(why, least);
+    put(why, "; ");
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return why->left ? buffer : attn_status_string(status);
 }
 
 /* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */

@@ -75,6 +75,13 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;

@@ -28,12 +28,6 @@ static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, t
     return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
 }
 
-static int64_t bytes_given(const void *workspace, size_t bytes)
-{
-    const int64_t limit = ADDRESS_LIMIT;
-    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-}
-
 static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
                                 dilated_layout *lay, text *why)
 {
