@@ -717,15 +717,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
-}
-
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -1245,7 +1236,8 @@ enum taker {
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_ALL = 31,
+    BY_FINISH = 32,   /* attn_state_finish */
+    BY_ALL = 63,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1286,7 +1278,8 @@ typedef struct call_field {
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    /* What a call with all keys gives. */
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -1376,7 +1369,7 @@ static const call_field call_fields[] = {
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
-    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it needs o and lse" },
     { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
@@ -1646,6 +1639,30 @@ static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head
     one.l += row;
     one.o += row * head_dim_v;
     return one;
+}
+
+/* packed_states gives the states of rows as one array has them: every m, every l, then every o. */
+static inline attn_state packed_states(float *at, int64_t rows, int64_t head_dim_v)
+{
+    const attn_state s = { rows, head_dim_v, at, at + rows, at + 2 * rows };
+    return s;
+}
+
+static inline void copy_states(const attn_state *to, const attn_state *from, int64_t rows,
+                               int64_t head_dim_v)
+{
+    memmove(to->m, from->m, (size_t)rows * sizeof *to->m);
+    memmove(to->l, from->l, (size_t)rows * sizeof *to->l);
+    memmove(to->o, from->o, (size_t)(rows * head_dim_v) * sizeof *to->o);
+}
+
+static inline void clear_states(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
 }
 
 static inline int is_state(const attn_state *s)
@@ -2284,6 +2301,96 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
     return kernels ? kernels->name : "none";
 }
 
+/* src/tree.c - the merge tree over chunks of keys: where a complete node waits, and what it merges with.
+ *
+ * Node (level, index) covers the 2^level chunks from index * 2^level on. It is A + B, its lower half
+ * and its upper half, and waits for its sibling once it is complete. What covers no key is empty, and
+ * takes no part in a merge. In ascending order at most one node waits on each level, as a one bit
+ * does in a binary counter.
+ */
+
+#define MAX_LEVELS 64
+
+/* tree_levels counts the levels of a binary tree above its leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
+/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
+static inline int tree_states(int64_t keys, int inside)
+{
+    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+}
+
+/* ---- in ascending order */
+
+/* level_after gives the level of the largest node that ends with node i of level 0: trailing one
+ * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
+ * what is left is then the tree above. */
+static inline int level_after(int64_t i)
+{
+    int level = 0;
+    for (; i & 1; i >>= 1)
+        level++;
+    return level;
+}
+
+/* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
+ * keys behind it merges with it as B, and is then that of all keys from the node on. */
+static inline float *take_lower(float **waiting, int level)
+{
+    float *lower = NULL;
+    int k;
+    for (k = 0; k < level && !lower; k++) {
+        lower = waiting[k];
+        waiting[k] = NULL;
+    }
+    return lower;
+}
+
+/* ---- in any order */
+
+typedef struct tree_node {
+    int64_t index;
+    int level;
+} tree_node;
+
+static inline tree_node parent_of(tree_node node)
+{
+    const tree_node parent = { node.index / 2, node.level + 1 };
+    return parent;
+}
+
+static inline int are_siblings(tree_node a, tree_node b)
+{
+    return a.level == b.level && a.index == (b.index ^ 1);
+}
+
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
+static inline tree_node next_node(int64_t *from, int64_t to)
+{
+    tree_node node = { *from, 0 };
+    while (node.index % 2 == 0 && *from + ((int64_t)2 << node.level) <= to)
+        node = parent_of(node);
+    *from += (int64_t)1 << node.level;
+    return node;
+}
+
+static inline int64_t count_nodes(int64_t from, int64_t to)
+{
+    int64_t count = 0;
+    for (; from < to; count++)
+        next_node(&from, to);
+    return count;
+}
+
 /* src/call.h - one call: its problem, its plan, its tiles.
  *
  * Every path works on these types. Validation makes a problem, the plan says how it is divided, a
@@ -2378,7 +2485,6 @@ typedef struct plan {
 } plan;
 
 enum { KEYS, VALUES };
-#define MAX_LEVELS 64
 
 /* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {
@@ -3433,15 +3539,6 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
-static int tree_slots(const problem *pr, int64_t keys)
-{
-    const int inside = begins_inside(&pr->p);
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
-}
-
 /* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
@@ -3693,7 +3790,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
-        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
         plan_slot(pr, pl);
@@ -4826,8 +4923,9 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
     return ATTN_OK;
 }
 
-/* src/state.c - the state (m, l, o) of a tile's rows, stored as [m rows][l rows][o head_dim_v x rows], the merge
- * tree over chunks of keys, the sink, and the result.
+/* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
+ *
+ * A state is stored as [m rows][l rows][o head_dim_v x rows].
  */
 
 static float *state_l(const tile *t, float *state)
@@ -4862,45 +4960,36 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
- * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
- * i may also be nodes of one higher level; what is left is then the tree above. */
-static void end_chunk(tile *t, int64_t i)
+/* take_node takes the current state out of the tile, merged with what waits below `level`. */
+static float *take_node(tile *t, int level)
 {
-    float *state = t->state;
-    int level = 0;
+    float *state = t->state, *lower;
     t->state = NULL;
-    for (; i & 1; i >>= 1, level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && state) {
+    while ((lower = take_lower(t->pending, level)) != NULL) {
+        if (state) {
             t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
             give_state(t, lower);
-        } else if (lower) {
+        } else {
             state = lower;
         }
     }
+    return state;
+}
+
+/* end_chunk puts the state of chunk i, which is complete, into the tree; it is NULL if no key of the
+ * chunk was visible. */
+static void end_chunk(tile *t, int64_t i)
+{
+    const int level = level_after(i);
+    float *state = take_node(t, level);
     ATTN_ASSERT(t->pending[level] == NULL);
     t->pending[level] = state;
 }
 
-/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
- * chunk and the pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty. */
 static float *take_root(tile *t)
 {
-    float *root = t->state;
-    int level;
-    t->state = NULL;
-    for (level = 0; level < MAX_LEVELS; level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && root) {
-            t->pl->kernels->merge(lower, root, t->pr->p.head_dim_v);
-            give_state(t, lower);
-        } else if (lower) {
-            root = lower;
-        }
-    }
+    float *root = take_node(t, MAX_LEVELS);
     return root ? root : begin_state(t);
 }
 
@@ -5799,7 +5888,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     list->kernels = pr->batch_kernels;
     list->rows = list->kernels->rows;
     list->keys = pr->batch_tile_keys;
-    list->state_slots = tree_slots(pr, pl->prefix_keys);
+    list->state_slots = tree_states(pl->prefix_keys, begins_inside(&pr->p));
     list->tiles = ceil_div(rows, list->rows);
     list->item_tiles = most_item_tiles(list, rows) + 1;
     do {
@@ -6867,9 +6956,11 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     problem pr;
     attn_status status;
     int64_t b, head, i;
-    if (!is_state(state))
+    if (!p || !is_state(state))
         return ATTN_ERR_ARG;
-    status = validate(p, &pr, 0, &why);
+    status = refuse_fields(p, BY_FINISH, "attn_state_finish", &why);
+    if (!status)
+        status = validate(p, &pr, 0, &why);
     if (status)
         return status;
     if (!pr.p.o.data && !pr.p.lse.data)
@@ -6883,16 +6974,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     return status;
 }
 
-/* ---- helpers for callers */
-
 /* ---- raw states */
-
-static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
-{
-    *to->m = *from->m;
-    *to->l = *from->l;
-    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
-}
 
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
 {
@@ -6904,7 +6986,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
-            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+            copy_states(&sum, *lower.l == 0.0f ? &upper : &lower, 1, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
@@ -11330,13 +11412,6 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
- * begin anywhere. */
-static int64_t most_pending(int64_t keys)
-{
-    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
-}
-
 /* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
@@ -11347,7 +11422,7 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
         lay->tile_keys /= 2;
     lay->entry_rows = times(p->num_heads_q, rows_held(p));
     lay->rows = times(p->batch, lay->entry_rows);
-    lay->slots = most_pending(p->seq_len_kv);
+    lay->slots = tree_states(p->seq_len_kv, 1); /* Keys begin inside a chunk. */
     lay->q_len = place(&at, p->batch, sizeof(int32_t));
     lay->m = place(&at, lay->rows, sizeof(float));
     lay->l = place(&at, lay->rows, sizeof(float));
@@ -11463,7 +11538,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 {
     char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
-    text none = text_in(NULL, 0);
+    const text begin = *why;
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -11472,100 +11547,57 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (attn_workspace_size(one, &need))
         return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
-    status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
-    if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
+    if (room >= fixed)
+        status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
+    if (room >= fixed && status != ATTN_ERR_WORKSPACE)
+        return status;
+    *why = begin; /* The caller knows of no workspace. */
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
-    return status;
+    return ATTN_ERR_WORKSPACE;
 }
 
 /* ---- states */
 
-/* pending_state gives state number `slot` of the entry under way. */
-static attn_state pending_state(const attn_resumable *r, int slot)
-{
-    attn_state s;
-    s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
-    s.m = r->pending + slot * r->entry_rows * (r->head_dim_v + 2);
-    s.l = s.m + r->entry_rows;
-    s.o = s.l + r->entry_rows;
-    return s;
-}
-
-/* entry_state gives the states of the chunk under way. */
-static attn_state entry_state(const attn_resumable *r)
+/* entry_states gives the states of the chunk under way. */
+static attn_state entry_states(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
     s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
     return s;
 }
 
-static void empty_state(const attn_state *s)
+static attn_state waiting_states(const attn_resumable *r, float *at)
 {
-    int64_t row;
-    for (row = 0; row < s->num_rows; row++)
-        s->m[row] = NEG_INF;
-    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
-    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+    return packed_states(at, r->entry_rows, r->head_dim_v);
 }
 
-static void move_state(const attn_state *to, const attn_state *from)
+/* merge_lower merges the nodes that wait below `level` into the states of the chunk under way. They
+ * lie on a stack, as the lower of two levels waits later. */
+static void merge_lower(attn_resumable *r, int level)
 {
-    memcpy(to->m, from->m, (size_t)to->num_rows * sizeof *to->m);
-    memcpy(to->l, from->l, (size_t)to->num_rows * sizeof *to->l);
-    memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
+    attn_state now = entry_states(r);
+    float *at;
+    while ((at = take_lower(r->waiting, level)) != NULL) {
+        const attn_state lower = waiting_states(r, at);
+        attn_state_merge(&lower, &now, &now);
+        r->pending = at;
+    }
 }
 
-/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
- * under way. */
-static void merge_level(attn_resumable *r, int level)
-{
-    attn_state now = entry_state(r), lower;
-    if (!r->slot_of[level])
-        return;
-    lower = pending_state(r, r->slot_of[level] - 1);
-    attn_state_merge(&lower, &now, &now);
-    r->slot_of[level] = 0;
-}
-
-static int free_slot(const attn_resumable *r)
-{
-    int slot = 0, level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        if (r->slot_of[level] == slot + 1) {
-            slot++;
-            level = -1;
-        }
-    return slot;
-}
-
-/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
- * the levels at which a lower half waits. */
+/* end_of_chunk puts the states of chunk i, which is complete, into the tree. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
-    const attn_state now = entry_state(r);
-    attn_state place_of;
-    int level = 0, slot;
-    for (; i & 1; i >>= 1)
-        merge_level(r, level++);
-    slot = free_slot(r);
-    place_of = pending_state(r, slot);
-    move_state(&place_of, &now);
-    empty_state(&now);
-    r->slot_of[level] = (unsigned char)(slot + 1);
-}
-
-/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
-static void end_of_entry(attn_resumable *r)
-{
-    int level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        merge_level(r, level);
+    const attn_state now = entry_states(r);
+    const int level = level_after(i);
+    attn_state node;
+    merge_lower(r, level);
+    r->waiting[level] = r->pending;
+    node = waiting_states(r, r->pending);
+    copy_states(&node, &now, r->entry_rows, r->head_dim_v);
+    clear_states(&now);
+    r->pending += r->entry_rows * (r->head_dim_v + 2);
 }
 
 /* ---- tiles */
@@ -11615,12 +11647,9 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 /* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
-    for (;;) {
-        r->entry++;
-        keys_of_entry(&r->p, r->entry, s, &r->next, &r->end);
-        if (r->next < r->end)
-            break;
-    }
+    do
+        keys_of_entry(&r->p, ++r->entry, s, &r->next, &r->end);
+    while (r->next == r->end);
     choose_entry(r, r->entry, s);
 }
 
@@ -11669,7 +11698,7 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
     if ((s.key_base + r->next) % ATTN_CHUNK == 0)
         end_of_chunk(r, (s.key_base + r->next) / ATTN_CHUNK - 1);
     if (r->next == r->end)
-        end_of_entry(r);
+        merge_lower(r, MAX_LEVELS); /* Keys that never came are empty. */
 }
 
 /* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
@@ -11716,9 +11745,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
     attn_params one;
     const attn_status status =
         check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &one, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
@@ -11758,7 +11785,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->pending = (float *)(void *)(base + lay.pending);
     r->workspace = base + lay.workspace;
     r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
-    empty_state(&r->states);
+    clear_states(&r->states);
     r->total = count_tiles(p, r->tile_keys);
     return ATTN_OK;
 }
@@ -13629,37 +13656,45 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
- * begins as 0. */
-static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
+/* A ring_walk goes over the ranges of a rank. It begins as zero. */
+typedef struct ring_walk {
+    int64_t at; /* at counts the positions of the rank before this range. */
+    int64_t next;
+    attn_ring_range range;
+} ring_walk;
+
+/* next_range goes to the next range of a rank; it skips empty ranges and joins adjoining ones. It
+ * returns 0 after the last. */
+static int next_range(const ring_cut *c, int rank, ring_walk *w)
 {
-    attn_ring_range more;
-    while (dealt_range(c, rank, *at, range) && range->count == 0)
-        ++*at;
-    if (!dealt_range(c, rank, *at, range))
-        return 0;
-    while (dealt_range(c, rank, ++*at, &more) &&
-           (more.count == 0 || more.begin == range->begin + range->count))
+    attn_ring_range more, *range = &w->range;
+    w->at += range->count;
+    do {
+        if (!dealt_range(c, rank, w->next++, range))
+            return 0;
+    } while (range->count == 0);
+    for (; dealt_range(c, rank, w->next, &more); w->next++) {
+        if (more.count && more.begin != range->begin + range->count)
+            break;
         range->count += more.count;
+    }
     return 1;
 }
 
-/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
- * where asked. */
-static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
+/* A ring_share is what a rank holds. */
+typedef struct ring_share {
+    int64_t length, ranges, longest; /* longest is the length of its longest range. */
+} ring_share;
+
+static ring_share share_of(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, sum = 0, count = 0, most = 0;
-    while (next_range(c, rank, &at, &range)) {
-        sum += range.count;
-        most = max64(most, range.count);
-        count++;
+    ring_share share = { 0, 0, 0 };
+    ring_walk w = { 0 };
+    for (; next_range(c, rank, &w); share.ranges++) {
+        share.length += w.range.count;
+        share.longest = max64(share.longest, w.range.count);
     }
-    if (ranges)
-        *ranges = count;
-    if (longest)
-        *longest = most;
-    return sum;
+    return share;
 }
 
 /* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
@@ -13701,34 +13736,33 @@ static int64_t shift_of(const attn_params *p, int64_t b)
 /* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
-    attn_ring_range range;
-    int64_t at, b;
+    int64_t b;
     int rank;
     for (b = 0; (p->key_base || p->kv_begin) && b < p->batch; b++)
         if (shift_of(p, b) != shift_of(p, 0) || shift_of(p, b) < 0 || shift_of(p, b) % ATTN_CHUNK)
             return 0;
-    for (rank = 0; rank < c->ranks; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            if (range.begin % ATTN_CHUNK)
+    for (rank = 0; rank < c->ranks; rank++) {
+        ring_walk w = { 0 };
+        while (next_range(c, rank, &w))
+            if (w.range.begin % ATTN_CHUNK)
                 return 0;
+    }
     return 1;
 }
 
 static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
 {
-    ring_cut c;
-    c.ring = ring;
-    c.ranks = ranks;
-    c.length = p->seq_len_kv;
-    c.unit = ring->shard ? ring->shard : ATTN_CHUNK;
+    ring_cut c = { .ring = ring,
+                   .ranks = ranks,
+                   .length = p->seq_len_kv,
+                   .unit = ring->shard ? ring->shard : ATTN_CHUNK };
     c.units = ceil_div(c.length, c.unit);
     c.runs = ring->layout == ATTN_RING_ZIGZAG ? 2 * (int64_t)ranks : ranks;
     if (ring->layout == ATTN_RING_STRIPED)
         c.runs = max64(c.units, 1);
     c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
     c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
-    for (c.chunks = 1; c.chunks * ATTN_CHUNK < c.length + c.shift;)
-        c.chunks *= 2;
+    c.chunks = (int64_t)1 << tree_levels(ceil_div(c.length + c.shift, ATTN_CHUNK));
     return c;
 }
 
@@ -13736,25 +13770,16 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
  * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
-    attn_ring_range range;
-    int64_t at;
     int rank, whole = c->length == 0;
     for (rank = 0; rank < c->ranks && !whole; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            whole |= range.count == c->length;
+        whole = share_of(c, rank).longest == c->length;
     return c->along_tree || c->ring->gather || whole;
 }
 
 /* src/ring/nodes.c - the nodes of the merge tree that a range of keys is made of.
  *
- * Node (level, index) covers 2^level chunks from index * 2^level on. Nodes before the first key and
- * behind the last one are empty, and complete from the beginning.
+ * Nodes before the first key and behind the last one are empty, and complete from the beginning.
  */
-
-typedef struct ring_node {
-    int level;
-    int64_t index, begin, end; /* begin and end are positions. */
-} ring_node;
 
 /* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
@@ -13764,40 +13789,25 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
- * moves *from behind it. */
-static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
+/* chunk_begin gives the position where a chunk begins. */
+static int64_t chunk_begin(const ring_cut *c, int64_t chunk)
 {
-    ring_node node;
-    int64_t size = 1;
-    node.level = 0;
-    while (*from % (2 * size) == 0 && *from + 2 * size <= to) {
-        size *= 2;
-        node.level++;
-    }
-    node.index = *from / size;
-    node.begin = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    *from += size;
-    node.end = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    return node;
+    return min64(c->length, max64(0, chunk * ATTN_CHUNK - c->shift));
 }
 
-static int64_t count_nodes(const ring_cut *c, int64_t from, int64_t to)
+static int64_t nodes_of_range(const ring_cut *c, const attn_ring_range *range)
 {
-    int64_t count = 0;
-    for (; from < to; count++)
-        next_node(c, &from, to);
-    return count;
+    int64_t from, to;
+    chunks_of(c, range, &from, &to);
+    return range->count ? count_nodes(from, to) : 0;
 }
 
 static int64_t nodes_of_rank(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, from, to, count = 0;
-    while (next_range(c, rank, &at, &range)) {
-        chunks_of(c, &range, &from, &to);
-        count += c->along_tree ? count_nodes(c, from, to) : 1;
-    }
+    ring_walk w = { 0 };
+    int64_t count = 0;
+    while (next_range(c, rank, &w))
+        count += c->along_tree ? nodes_of_range(c, &w.range) : 1;
     return count;
 }
 
@@ -13811,7 +13821,7 @@ static int source_at(const ring_cut *c, int rank, int step)
  * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
-    int64_t x = 0, run = 0, from, to, count = 0;
+    int64_t x = 0, run = 0, count = 0;
     attn_ring_range come = { 0, 0 };
     while (x < c->length) {
         const int64_t begin = x;
@@ -13819,14 +13829,12 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
         if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
-            chunks_of(c, &come, &from, &to);
-            count += come.count ? count_nodes(c, from, to) : 0;
+            count += nodes_of_range(c, &come);
             come.begin = x;
             come.count = 0;
         }
     }
-    chunks_of(c, &come, &from, &to);
-    return count + (come.count ? count_nodes(c, from, to) : 0);
+    return count + nodes_of_range(c, &come);
 }
 
 /* states_at_once makes room for the states that wait and those of the keys that come next. */
@@ -13984,6 +13992,8 @@ static attn_status check_transport(const attn_ring *ring, text *why)
 static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, text *why)
 {
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
     if (g->dbias.data || g->dsinks || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
@@ -13993,6 +14003,18 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
     return ATTN_OK;
+}
+
+/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
+static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
+                               const attn_ring *ring, text *why)
+{
+    attn_status status = check_transport(ring, why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, why);
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, why);
+    return status;
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -14055,8 +14077,8 @@ typedef struct ring_plan {
 } ring_plan;
 
 typedef struct ring_entry {
-    int64_t index;
-    int level, slot; /* A slot of -1 is an empty state. */
+    tree_node node;
+    int slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
 /* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
@@ -14111,16 +14133,16 @@ static int64_t gift_floats(const ring_shape *s, int64_t length)
 
 static void plan_lengths(ring_plan *pl)
 {
-    int64_t longest, nodes = 0;
+    const ring_share own = share_of(&pl->cuts, pl->rank);
     int rank;
-    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
-    pl->longest = pl->key_range = 0;
+    pl->length = own.length;
+    pl->row_range = own.longest;
     for (rank = 0; rank < pl->cuts.ranks; rank++) {
-        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
-        pl->key_range = max64(pl->key_range, longest);
-        nodes += nodes_of_rank(&pl->cuts, rank);
+        const ring_share share = share_of(&pl->cuts, rank);
+        pl->longest = max64(pl->longest, share.length);
+        pl->key_range = max64(pl->key_range, share.longest);
+        pl->entry_count += nodes_of_rank(&pl->cuts, rank);
     }
-    pl->entry_count = nodes;
 }
 
 /* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
@@ -14129,15 +14151,12 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
-    int64_t longest;
     int r;
     part.part.rows = 1;
-    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.row_count = share_of(c, rank).longest;
     part.part.keys = !c->ring->gather;
-    for (r = 0; part.part.keys && r < c->ranks; r++) {
-        held_by(c, r, NULL, &longest);
-        part.part.key_count = max64(part.part.key_count, longest);
-    }
+    for (r = 0; part.part.keys && r < c->ranks; r++)
+        part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
     return attn_workspace_size(&part, bytes);
@@ -14160,13 +14179,12 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
 }
 
 /* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
-static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
+static int next_keys(const ring_cut *c, int *rank, ring_walk *w, attn_part *part)
 {
-    attn_ring_range keys;
-    for (; *rank < c->ranks; ++*rank, *at = 0)
-        if (next_range(c, *rank, at, &keys)) {
-            part->key_begin = keys.begin;
-            part->key_count = keys.count;
+    for (; *rank < c->ranks; ++*rank, memset(w, 0, sizeof *w))
+        if (next_range(c, *rank, w)) {
+            part->key_begin = w->range.begin;
+            part->key_count = w->range.count;
             return 1;
         }
     return 0;
@@ -14179,20 +14197,20 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
-    attn_ring_range rows;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at, row_count = -1, key_count = -1;
-    int rank;
+    ring_walk rows = { 0 };
+    int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
-    while (!status && next_range(c, own, &cursor, &rows)) {
-        part.part.row_begin = rows.begin;
-        part.part.row_count = rows.count;
-        rank = 0;
-        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
-            if (!lengths && rows.count == row_count && part.part.key_count == key_count)
+    while (!status && next_range(c, own, &rows)) {
+        ring_walk keys = { 0 };
+        int rank = 0;
+        part.part.row_begin = rows.range.begin;
+        part.part.row_count = rows.range.count;
+        while (!status && next_keys(c, &rank, &keys, &part.part)) {
+            if (!lengths && part.part.row_count == row_count && part.part.key_count == key_count)
                 continue;
             status = gradients_bytes(&part, g, bytes);
-            row_count = rows.count;
+            row_count = part.part.row_count;
             key_count = part.part.key_count;
         }
     }
@@ -14280,7 +14298,7 @@ static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, con
 OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
 {
     const ring_cut c = cut_of(p, ring, ring->transport->size);
-    return held_by(&c, ring->transport->rank, NULL, NULL);
+    return share_of(&c, ring->transport->rank).length;
 }
 
 /* check_ring checks everything that can be wrong on one rank. */
@@ -14288,30 +14306,21 @@ OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradien
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
 {
+    const int64_t have = bytes_given(workspace, bytes);
     int64_t need;
-    attn_status status = check_transport(ring, why);
+    attn_status status = check_query(p, g, gradients, ring, why);
     if (!status)
-        status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients && !g)
-        status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
+        status = check_tensors_held(p, g, ring, own_length(p, ring), why);
     if (status)
         return status;
-    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
-    if (!status)
-        status = ring_bytes(p, g, ring, &need);
-    if (status == ATTN_ERR_OVERFLOW && why->left)
-        bad_field(why, status, "seq_len_kv", p->seq_len_kv,
-                  ": the workspace of a ring would exceed the address space");
-    if (status || (workspace && bytes >= (size_t)need))
+    status = ring_bytes(p, g, ring, &need);
+    if (status == ATTN_ERR_OVERFLOW)
+        return bad_field(why, status, "seq_len_kv", p->seq_len_kv,
+                         ": the workspace of a ring would exceed the address space");
+    if (status || have >= need)
         return status;
-    put(why, "workspace_bytes (");
-    put_int(why, workspace ? (int64_t)bytes : 0);
-    put(why, ") must be at least ");
-    put_int(why, need);
-    return bad(why, ATTN_ERR_WORKSPACE,
-               "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
+    return too_small(why, have, need,
+                     g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
 }
 
 /* src/ring/agree.c - agreement of the ranks: before anything is sent, with each exchange, before outputs are written. */
@@ -14497,13 +14506,14 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
-static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
+/* set_part_rows makes the part's rows a range of this rank's. */
+static void set_part_rows(ring_call *c, const ring_walk *rows)
 {
     attn_params *p = &c->p;
+    const int64_t at = rows->at;
     p->part.rows = 1;
-    p->part.row_begin = range->begin;
-    p->part.row_count = range->count;
+    p->part.row_begin = rows->range.begin;
+    p->part.row_count = rows->range.count;
     p->q.data = input_at(&c->own.q, at);
     p->o.data = output_at(&c->own.o, at);
     p->lse.data = output_at(&c->own.lse, at);
@@ -14519,21 +14529,46 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
- * `length`. */
-static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
-                          int64_t begin, int64_t end)
+/* A ring_shard is the keys and values of rank `source`, which lie at `data`. */
+typedef struct ring_shard {
+    int source;
+    int64_t length;
+    const char *data;
+} ring_shard;
+
+/* length_at counts the positions of the shard that this rank has at a step. */
+static int64_t length_at(const ring_call *c, int step)
+{
+    return share_of(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step)).length;
+}
+
+static ring_shard shard_at(const ring_call *c, int step)
+{
+    const ring_shard shard = { source_at(&c->pl.cuts, c->pl.rank, step), length_at(c, step),
+                               c->base + c->pl.buffer[step % 2] };
+    return shard;
+}
+
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard. */
+static void set_part_keys(ring_call *c, const ring_shard *shard, int64_t at, int64_t begin,
+                          int64_t end)
 {
     attn_params *p = &c->p;
     const ring_shape *s = &c->pl.shape;
-    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0;
+    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0, length = shard->length;
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = end - begin;
-    p->k.data = shard + at * s->dim * (int64_t)bytes_of(p->k.dtype);
-    p->v.data = shard + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    p->k.data = shard->data + at * s->dim * (int64_t)bytes_of(p->k.dtype);
+    p->v.data = shard->data + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
     set_key_strides(&p->k, heads, length, s->dim);
     set_key_strides(&p->v, heads, length, s->dim_v);
+}
+
+static void set_all_keys(ring_call *c)
+{
+    c->p.part.keys = 0;
+    c->p.part.key_begin = c->p.part.key_count = 0;
 }
 
 /* pack_own packs one tensor of the rank's own keys or values. */
@@ -14580,16 +14615,17 @@ static int has_pairs(ring_call *c)
  * A slot is the raw states of all rows of this rank, range by range.
  */
 
-static attn_state slot_state(const ring_call *c, int slot)
+static attn_state slot_states(const ring_call *c, int slot)
 {
-    const int64_t rows = c->pl.rows;
-    attn_state s;
-    s.m = (float *)(void *)(c->base + c->pl.states) + slot * c->pl.slot_floats;
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    s.num_rows = rows;
-    s.head_dim_v = c->pl.shape.dim_v;
-    return s;
+    float *states = (float *)(void *)(c->base + c->pl.states);
+    return packed_states(states + slot * c->pl.slot_floats, c->pl.rows, c->pl.shape.dim_v);
+}
+
+/* range_states gives those of a range of this rank's rows. */
+static attn_state range_states(const ring_call *c, int slot, const ring_walk *rows)
+{
+    const attn_state s = slot_states(c, slot);
+    return state_at(&s, rows->at * c->pl.shape.entries_q, s.head_dim_v);
 }
 
 /* take_slot gives a slot of empty states. */
@@ -14598,7 +14634,6 @@ static int take_slot(ring_call *c)
     char *used = c->base + c->pl.used;
     attn_state s;
     int slot = 0, i, count = 0;
-    int64_t r;
     while (used[slot])
         slot++;
     ATTN_ASSERT(slot < c->pl.slots);
@@ -14607,10 +14642,8 @@ static int take_slot(ring_call *c)
         count += used[i];
     if (count > c->stats->max_pending)
         c->stats->max_pending = count;
-    s = slot_state(c, slot);
-    for (r = 0; r < s.num_rows; r++)
-        s.m[r] = NEG_INF;
-    memset(s.l, 0, (size_t)(s.num_rows * (1 + s.head_dim_v)) * sizeof *s.l);
+    s = slot_states(c, slot);
+    clear_states(&s);
     return slot;
 }
 
@@ -14620,180 +14653,160 @@ static int merge_slots(ring_call *c, int lower, int upper)
     attn_state a, b;
     if (lower < 0 || upper < 0)
         return lower < 0 ? upper : lower;
-    a = slot_state(c, lower);
-    b = slot_state(c, upper);
+    a = slot_states(c, lower);
+    b = slot_states(c, upper);
     attn_state_merge(&a, &b, &a);
     c->base[c->pl.used + upper] = 0;
     return lower;
 }
 
-/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
- * not merge along the tree, it takes what has come so far. */
-static int take_entry(ring_call *c, int level, int64_t index)
+/* entry_beside finds what a complete node merges with, NULL if that has not come: its sibling, or
+ * everything so far if states do not merge along the tree. */
+static ring_entry *entry_beside(const ring_call *c, tree_node node)
 {
     int64_t i;
-    for (i = 0; i < c->entry_count; i++) {
-        const ring_entry entry = c->entries[i];
-        if (entry.level != level || entry.index != index)
-            continue;
-        c->entries[i] = c->entries[--c->entry_count];
-        return entry.slot;
-    }
-    return -2;
+    for (i = 0; i < c->entry_count; i++)
+        if (!c->pl.cuts.along_tree || are_siblings(node, c->entries[i].node))
+            return &c->entries[i];
+    return NULL;
 }
 
 /* add_entry adds a complete node, which together with its sibling becomes the node above. */
-static void add_entry(ring_call *c, int level, int64_t index, int slot)
+static void add_entry(ring_call *c, tree_node node, int slot)
 {
-    const int along_tree = c->pl.cuts.along_tree;
-    ring_entry *entry;
-    int other;
-    while ((other = take_entry(c, level, along_tree ? index ^ 1 : 0)) > -2) {
-        slot = along_tree && index % 2 == 0 ? merge_slots(c, slot, other)
-                                            : merge_slots(c, other, slot);
-        level += along_tree;
-        index /= 2;
+    ring_entry *beside;
+    while ((beside = entry_beside(c, node)) != NULL) {
+        slot = node.index % 2 ? merge_slots(c, beside->slot, slot)
+                              : merge_slots(c, slot, beside->slot);
+        *beside = c->entries[--c->entry_count];
+        node = parent_of(node);
     }
-    entry = &c->entries[c->entry_count++];
-    entry->level = level;
-    entry->index = index;
-    entry->slot = slot;
+    beside = &c->entries[c->entry_count++];
+    beside->node = node;
+    beside->slot = slot;
 }
 
 /* compute_rows computes every range of this rank's rows against the keys of the part, into a new
  * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         if (*slot < 0)
             *slot = take_slot(c);
-        c->p.state = slot_state(c, *slot);
-        c->p.state.m += at * c->pl.shape.entries_q;
-        c->p.state.l += at * c->pl.shape.entries_q;
-        c->p.state.o += at * c->pl.shape.entries_q * c->pl.shape.dim_v;
+        c->p.state = range_states(c, *slot, &rows);
         status = attn_forward(&c->p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
     }
     return status;
 }
 
-/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
- * node. */
-static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
-                                 const attn_ring_range *range)
+/* compute_node takes the node of keys begin to end - 1, which begin at `at` of a shard. */
+static attn_status compute_node(ring_call *c, tree_node node, const ring_shard *shard, int64_t at,
+                                int64_t begin, int64_t end)
+{
+    attn_status status = ATTN_OK;
+    int slot = -1;
+    set_part_keys(c, shard, at, begin, end);
+    if (begin < end)
+        status = compute_rows(c, &slot);
+    add_entry(c, node, slot);
+    return status;
+}
+
+/* compute_range takes the keys of one range of a shard, node by node. */
+static attn_status compute_range(ring_call *c, const ring_shard *shard, const ring_walk *keys)
 {
     const ring_cut *cuts = &c->pl.cuts;
+    const attn_ring_range *range = &keys->range;
+    const tree_node upper = { 1, 0 }; /* Everything so far then is the lower half. */
     attn_status status = ATTN_OK;
-    ring_node node = { 0, 0, 0, 0 };
-    int64_t from = 0, to = 1;
-    int slot;
-    if (cuts->along_tree)
-        chunks_of(cuts, range, &from, &to);
+    int64_t from, to;
+    if (!cuts->along_tree)
+        return compute_node(c, upper, shard, keys->at, range->begin, range->begin + range->count);
+    chunks_of(cuts, range, &from, &to);
     while (from < to && !status) {
-        if (cuts->along_tree) {
-            node = next_node(cuts, &from, to);
-        } else {
-            node.begin = range->begin;
-            node.end = range->begin + range->count;
-            from = to;
-        }
-        slot = -1;
-        set_part_keys(c, shard, length, at + node.begin - range->begin, node.begin, node.end);
-        if (node.begin < node.end)
-            status = compute_rows(c, &slot);
-        add_entry(c, node.level, node.index, slot);
+        const int64_t begin = chunk_begin(cuts, from), at = keys->at + begin - range->begin;
+        const tree_node node = next_node(&from, to);
+        status = compute_node(c, node, shard, at, begin, chunk_begin(cuts, from));
     }
     return status;
 }
 
-/* compute_shard takes the keys of rank `source`. */
-static attn_status compute_shard(ring_call *c, int source, const char *shard)
+static attn_status compute_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count)
-        status = compute_range(c, shard, length, at, &range);
+    ring_walk keys = { 0 };
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys))
+        status = compute_range(c, shard, &keys);
     return status;
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
  * sequence. */
-static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
-                          int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
+static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
+                          int64_t length, const ring_walk *keys)
 {
     int64_t e;
     for (e = 0; e < entries; e++)
-        memcpy(to + (e * whole + range->begin) * bytes, shard + (e * length + at) * bytes,
-               (size_t)(range->count * bytes));
+        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
+               (size_t)(keys->range.count * bytes));
 }
 
-static void gather_shard(ring_call *c, int source, const char *shard)
+static void gather_shard(ring_call *c, const ring_shard *shard)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL), whole = c->pl.cuts.length;
+    const int64_t length = shard->length, whole = c->pl.cuts.length;
     char *to = c->base + c->pl.gathered;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0;
-    for (; next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        scatter_range(to, shard, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype), whole,
-                      length, at, &range);
-        scatter_range(to + values_at(s, whole), shard + values_at(s, length), s->entries_kv,
-                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, at, &range);
+    ring_walk keys = { 0 };
+    while (next_range(&c->pl.cuts, shard->source, &keys)) {
+        scatter_range(to, shard->data, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype),
+                      whole, length, &keys);
+        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
+                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, &keys);
     }
 }
 
 /* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
+    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
+    const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* All keys count. */
-    c->p.part.key_begin = c->p.part.key_count = 0;
+    set_part_keys(c, &all, 0, 0, all.length);
+    set_all_keys(c);
     status = compute_rows(c, &slot);
-    add_entry(c, 0, 0, slot);
+    add_entry(c, root, slot);
     return status;
 }
 
 static ring_message forward_message(const ring_call *c, int step)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    const int source = source_at(cuts, c->pl.rank, step);
-    const int next = source_at(cuts, c->pl.rank, step + 1);
-    ring_message m;
-    m.send = c->base + c->pl.buffer[step % 2];
-    m.receive = c->base + c->pl.buffer[(step + 1) % 2];
-    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cuts, source, NULL, NULL));
-    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cuts, next, NULL, NULL));
+    const ring_message m = { c->base + c->pl.buffer[step % 2],
+                             c->base + c->pl.buffer[(step + 1) % 2],
+                             shard_bytes(&c->pl.shape, length_at(c, step)),
+                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
     return m;
 }
 
 static attn_status write_outputs(ring_call *c)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
+    ring_walk rows = { 0 };
     int slot = c->entry_count ? c->entries[0].slot : -1;
     ATTN_ASSERT(c->entry_count <= 1);
     if (slot < 0)
         slot = take_slot(c);
     c->p.partial = 0;
-    c->p.part.keys = 0;
-    c->p.part.key_begin = c->p.part.key_count = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        attn_state state = slot_state(c, slot);
-        set_part_rows(c, &range, at);
-        state.m += at * c->pl.shape.entries_q;
-        state.l += at * c->pl.shape.entries_q;
-        state.o += at * c->pl.shape.entries_q * state.head_dim_v;
-        status = attn_state_finish(&c->p, &state);
+    set_all_keys(c);
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        const attn_state states = range_states(c, slot, &rows);
+        set_part_rows(c, &rows);
+        status = attn_state_finish(&c->p, &states);
     }
     return status;
 }
@@ -14805,8 +14818,8 @@ static attn_status ring_attention(ring_call *c)
     int step;
     c->p.partial = 1;
     for (step = 0; step < cuts->ranks; step++) {
-        const int source = source_at(cuts, c->pl.rank, step), last = step == cuts->ranks - 1;
-        const char *shard = c->base + c->pl.buffer[step % 2];
+        const ring_shard shard = shard_at(c, step);
+        const int last = step == cuts->ranks - 1;
         if (!last) {
             const ring_message m = forward_message(c, step);
             status = begin_exchange(c, &m, status);
@@ -14814,9 +14827,9 @@ static attn_status ring_attention(ring_call *c)
                 return status;
         }
         if (!status && cuts->ring->gather)
-            gather_shard(c, source, shard);
+            gather_shard(c, &shard);
         else if (!status)
-            status = compute_shard(c, source, shard);
+            status = compute_shard(c, &shard);
         if (!last)
             status = end_exchange(c, status);
     }
@@ -14836,17 +14849,12 @@ static attn_status ring_attention(ring_call *c)
 /* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    if (t >= cuts->ranks)
-        return 0;
-    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+    return t < c->pl.cuts.ranks ? shard_bytes(&c->pl.shape, length_at(c, t)) : 0;
 }
 
 static int64_t gift_bytes(const ring_call *c, int step)
 {
-    const int64_t length =
-        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
-    return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
+    return gift_floats(&c->pl.shape, length_at(c, step)) * (int64_t)sizeof(float);
 }
 
 static ring_message backward_message(const ring_call *c, int t)
@@ -14881,20 +14889,22 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
+static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
+{
+    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
+}
+
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
  * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
     const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
-    memset(c->base + c->pl.part_dq, 0, (size_t)(s->entries_q * rows * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dk, 0, (size_t)(s->entries_kv * keys * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dv, 0, (size_t)(s->entries_kv * keys * s->dim_v) * sizeof(float));
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
-    c->g.dq.data = c->base + c->pl.part_dq;
-    c->g.dk.data = c->base + c->pl.part_dk;
-    c->g.dv.data = c->base + c->pl.part_dv;
+    c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
+    c->g.dk.data = zeros_at(c, c->pl.part_dk, s->entries_kv * keys * s->dim);
+    c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
 }
 
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
@@ -14904,17 +14914,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     const ring_shape *s = &c->pl.shape;
     float *gift = floats_at(c, c->pl.gift);
     const int64_t keys = c->p.part.key_count;
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, row = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
-        set_part_rows(c, &range, row);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         set_part_gradients(c);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
-        add_rows(floats_at(c, c->pl.dq), c->pl.length, row, floats_at(c, c->pl.part_dq),
-                 range.count, s->entries_q, s->dim);
+        add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
+                 rows.range.count, s->entries_q, s->dim);
         add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
         add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
                  s->entries_kv, s->dim_v);
@@ -14922,18 +14931,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
- * rows to dq. */
-static attn_status backward_shard(ring_call *c, int source, const char *shard)
+/* backward_shard adds the rows' gradients by the keys of a shard to `gift`, and those by the rows to
+ * dq. */
+static attn_status backward_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
-        status = backward_range(c, length, at);
+    ring_walk keys = { 0 };
+    zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, shard->length));
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys)) {
+        set_part_keys(c, shard, keys.at, keys.range.begin, keys.range.begin + keys.range.count);
+        status = backward_range(c, shard->length, keys.at);
     }
     return status;
 }
@@ -14964,14 +14971,15 @@ static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
     const attn_gradients *g = &c->own_g;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0, b;
-    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
-        set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
+    const ring_shard own = shard_at(c, 0);
+    ring_walk w = { 0 };
+    int64_t b;
+    while (next_range(&c->pl.cuts, c->pl.rank, &w)) {
+        set_part_rows(c, &w);
+        set_part_keys(c, &own, w.at, w.range.begin, w.range.begin + w.range.count);
         for (b = 0; b < c->p.batch; b++) {
             const sequence q = sequence_of(&c->p, b);
-            const int64_t row = at - range.begin, key = row + q.column;
+            const int64_t row = w.at - w.range.begin, key = row + q.column;
             const int64_t heads_kv = s->entries_kv / c->p.batch;
             store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
                            floats_at(c, c->pl.dq));
@@ -14999,17 +15007,16 @@ static attn_status ring_gradients(ring_call *c)
     const int exchanges = cuts->ranks > 1;
     attn_status status = load_own(c);
     int t;
-    memset(c->base + c->pl.dq, 0,
-           (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
+    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
     for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
+        const ring_shard shard = shard_at(c, t);
         if (exchanges)
             status = begin_exchange(c, &m, status);
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
-            status =
-                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
+            status = backward_shard(c, &shard);
         if (exchanges)
             status = end_exchange(c, status);
         if (!status && t < cuts->ranks)
@@ -15023,48 +15030,54 @@ static attn_status ring_gradients(ring_call *c)
 
 /* src/ring/ring.c - context parallelism: the public functions. */
 
+/* cut_for makes *cuts those of a call about which somebody asks what `rank` holds. */
+static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank, ring_cut *cuts)
+{
+    text why = text_in(NULL, 0);
+    attn_status status;
+    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
+        return ATTN_ERR_ARG;
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (!status)
+        *cuts = cut_of(p, ring, ring->transport->size);
+    return status;
+}
+
 ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
                                       attn_ring_range *ranges, int64_t most, int64_t *count)
 {
-    text why = text_in(NULL, 0);
-    attn_ring_range range;
+    ring_walk w = { 0 };
     attn_status status;
     ring_cut cuts;
-    int64_t at = 0;
-    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) || rank < 0 ||
-        rank >= ring->transport->size)
+    if (!count || most < 0 || (most > 0 && !ranges))
         return ATTN_ERR_ARG;
     *count = 0;
-    status = check_cut(p, ring, ring->transport->size, &why);
-    if (status)
-        return status;
-    for (cuts = cut_of(p, ring, ring->transport->size); next_range(&cuts, rank, &at, &range);
-         ++*count)
+    status = cut_for(p, ring, rank, &cuts);
+    for (; !status && next_range(&cuts, rank, &w); ++*count)
         if (*count < most)
-            ranges[*count] = range;
-    return ATTN_OK;
+            ranges[*count] = w.range;
+    return status;
 }
 
 ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *ring, int rank,
                                         attn_ring_info *info)
 {
-    text why = text_in(NULL, 0);
     attn_status status;
+    ring_share share;
     ring_cut cuts;
     int r;
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
-    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
-        return ATTN_ERR_ARG;
-    status = check_cut(p, ring, ring->transport->size, &why);
+    status = cut_for(p, ring, rank, &cuts);
     if (status)
         return status;
-    cuts = cut_of(p, ring, ring->transport->size);
+    share = share_of(&cuts, rank);
     info->canonical = is_canonical(&cuts);
-    info->length = held_by(&cuts, rank, &info->ranges, NULL);
+    info->length = share.length;
+    info->ranges = share.ranges;
     for (r = 0; r < cuts.ranks; r++)
-        info->longest = max64(info->longest, held_by(&cuts, r, NULL, NULL));
+        info->longest = max64(info->longest, share_of(&cuts, r).length);
     return ATTN_OK;
 }
 
@@ -15076,14 +15089,7 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    *bytes = 0;
-    status = check_transport(ring, &why);
-    if (!status)
-        status = check_cut(p, ring, ring->transport->size, &why);
-    if (!status && gradients && !g)
-        status = ATTN_ERR_ARG;
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, &why);
+    status = check_query(p, g, gradients, ring, &why);
     if (!status)
         status = ring_bytes(p, g, ring, &need);
     *bytes = status ? 0 : (size_t)need;
@@ -15109,9 +15115,7 @@ static const char *ring_sentence(const attn_params *p, const attn_gradients *g, 
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
@@ -15134,11 +15138,9 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
 {
-    char *base = (char *)workspace;
-    ring_call *c;
+    char *base = align_memory(workspace);
+    ring_call *c = (ring_call *)(void *)base;
     size_t work;
-    base = align_memory(base);
-    c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);

@@ -81,10 +81,10 @@ typedef struct attn_resumable {
     int64_t entry_rows;
     /* states are those of all rows: of the chunk under way, and of entries that are done. */
     attn_state states;
-    /* pending holds nodes of the merge tree of the entry under way. */
+    /* waiting holds the nodes of the entry's merge tree by their level, and pending is where the next
+     * one goes. */
+    float *waiting[64];
     float *pending;
-    /* slot_of is 1 + the slot where the node of a level waits; 0 means none. */
-    unsigned char slot_of[64];
     void *workspace;
     size_t workspace_bytes;
 } attn_resumable;
