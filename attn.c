@@ -1665,6 +1665,13 @@ static inline void clear_states(const attn_state *s)
     memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
 }
 
+static inline void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
 static inline int is_state(const attn_state *s)
 {
     return s && s->m && s->l && s->o;
@@ -12434,28 +12441,18 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const lattice l = lattice_of(branch, 0, out->positions);
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
-    if (!out->gathered) {
-        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
-        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
-        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
-    } else {
-        space_rows(&p->q, 0, 1, out->dim, 1);
-        space_rows(&p->k, 0, 1, out->dim, 1);
-        space_rows(&p->v, 0, 1, out->dim_v, 1);
-    }
+    const int64_t step = out->gathered ? 1 : step_of(&l);
+    const int varlen_q = !out->gathered && p->cu_seqlens_q;
+    const int varlen_kv = !out->gathered && p->cu_seqlens_kv;
+    space_rows(&p->q, varlen_q, p->num_heads_q, out->dim, step);
+    space_rows(&p->k, varlen_kv, out->heads, out->dim, step);
+    space_rows(&p->v, varlen_kv, out->heads, out->dim_v, step);
     set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
     clear_lengths(p);
 }
 
-/* An item calls within its worker. */
-static void run_here_alone(attn_params *p)
-{
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
-}
-
-/* strip_call clears what only makes sense in the caller's own call. */
+/* strip_call clears what only makes sense in the caller's own call. An item calls within its
+ * worker. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -12467,7 +12464,9 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    run_here_alone(p);
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* size_forward counts the bytes of workspace for the calls of branch n. */
@@ -12572,6 +12571,7 @@ typedef struct dilated_slot {
     /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
+    const int32_t *index;  /* index has the positions of the keys of a gathered call. */
     attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
@@ -12580,17 +12580,11 @@ typedef struct dilated_slot {
 
 static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
 {
-    attn_state s;
-    s.num_rows = rows;
-    s.head_dim_v = w->asked->head_dim_v;
-    s.m = SLOT_FLOATS(w, offset);
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    return s;
+    return packed_states(SLOT_FLOATS(w, offset), rows, w->asked->head_dim_v);
 }
 
-/* open_slot begins kv head `kv_head` of batch entry b. */
-static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
+/* open_slot begins kv head number `index` of the batch. */
+static dilated_slot *open_slot(const call *c, char *base, int64_t index)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
     const dilated_layout *lay = &run_of(c)->lay;
@@ -12599,8 +12593,8 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
     w->base = base;
     w->slopes = SLOT_FLOATS(w, lay->slopes);
     w->inner = base + lay->inner;
-    w->s = sequence_of(w->asked, b);
-    w->kv_head = kv_head;
+    w->s = sequence_of(w->asked, index / w->asked->num_heads_kv);
+    w->kv_head = index % w->asked->num_heads_kv;
     w->before = w->s.kv_len - w->s.q_len;
     w->from = w->before;
     w->to = w->s.kv_len;
@@ -12610,14 +12604,6 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
 static int64_t rows_of_item(const dilated_slot *w)
 {
     return w->to - w->from;
-}
-
-/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
-static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
-{
-    const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    return head * rows_of_item(w) + position - w->from;
 }
 
 /* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
@@ -12739,8 +12725,8 @@ static void open_call(dilated_slot *w)
 
 static void run_call(dilated_slot *w)
 {
-    const attn_status status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    if (!w->status)
+        w->status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
 }
 
 /* ask_results says where a call's finished results go: f32, packed. */
@@ -12751,15 +12737,27 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* each_row calls `take` for each row of the call with its number in the sums and among the call's
- * rows. */
-static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
+/* A call_row is row number `row` of a call. */
+typedef struct call_row {
+    int64_t head, position; /* head is its query head. */
+    int64_t key;            /* It is key number `key` of the keys of all segments. */
+    int64_t sum;            /* Its results go to row number `sum` of the sums. */
+    int64_t row;
+} call_row;
+
+static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, const call_row *at))
 {
+    const int64_t group = w->run->c.pr.group;
     int64_t e, h, i, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                take(w, sum_of(w, e, h, i), row++);
+            for (i = w->at.row0; i < w->at.row0 + w->at.rows; i++) {
+                const int64_t head = w->head + h * w->step, first = w->kv_head * group;
+                const int64_t position = w->at.first + e * w->l.segment + i * w->l.dilation;
+                const int64_t sum = (head - first) * rows_of_item(w) + position - w->from;
+                const call_row at = { head, position, e * w->at.keys + i, sum, row++ };
+                take(w, &at);
+            }
 }
 
 /* src/dilated/results.c - the results of a block of rows, branch by branch. */
@@ -12779,22 +12777,15 @@ static int branches_of_head(const attn_dilated *d, int64_t h)
 static void clear_sums(dilated_slot *w)
 {
     const int64_t rows = w->run->c.pr.group * rows_of_item(w);
-    int64_t r;
     w->sums = rows_in(w, w->run->lay.sums, rows);
     w->part = rows_in(w, w->run->lay.part, rows);
-    for (r = 0; r < rows; r++)
-        w->sums.m[r] = NEG_INF;
-    memset(w->sums.l, 0, (size_t)times(rows, w->asked->head_dim_v + 1) * sizeof(float));
+    clear_states(&w->sums);
 }
 
-static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
+static void add_mean(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *to = w->sums.o + sum * dim;
-    const float *from = w->part.o + row * dim;
-    int64_t d;
-    for (d = 0; d < dim; d++)
-        to[d] = to[d] + from[d];
+    add_floats(w->sums.o + at->sum * dim, w->part.o + at->row * dim, dim);
 }
 
 /* place_of gives the element offset of a row of the item in an output of the caller's. */
@@ -12853,14 +12844,12 @@ static void divide_sum(dilated_slot *w, int64_t head, int64_t sum)
 
 /* src/dilated/strided.c - strided branches: attention in place, by strides; states merge. */
 
-static void merge_state(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_state(dilated_slot *w, const call_row *at)
 {
-    const attn_state a = state_at(&w->sums, sum, w->asked->head_dim_v);
-    const attn_state b = state_at(&w->part, row, w->asked->head_dim_v);
-    attn_state out = a;
-    out.num_rows = 1;
-    out.head_dim_v = w->asked->head_dim_v;
-    attn_state_merge(&a, &b, &out);
+    attn_state a = state_at(&w->sums, at->sum, w->asked->head_dim_v);
+    const attn_state b = state_at(&w->part, at->row, w->asked->head_dim_v);
+    a.num_rows = 1;
+    attn_state_merge(&a, &b, &a);
 }
 
 static void strided_call(dilated_slot *w)
@@ -12902,11 +12891,11 @@ static void finish_states(dilated_slot *w)
 static void strided_item(const call *c, char *base, int64_t index)
 {
     const dilated_layout *lay = &run_of(c)->lay;
-    const int64_t number = index % lay->blocks, head = index / lay->blocks;
-    dilated_slot *w = open_slot(c, base, head / c->pr.p.num_heads_kv, head % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index / lay->blocks);
+    const int64_t begin = (w->before / lay->block + index % lay->blocks) * lay->block;
     int n;
-    w->from = max64(w->before, (w->before / lay->block + number) * lay->block);
-    w->to = min64(w->s.kv_len, (w->before / lay->block + number + 1) * lay->block);
+    w->from = max64(w->before, begin);
+    w->to = min64(w->s.kv_len, begin + lay->block);
     if (w->from >= w->to)
         return;
     clear_sums(w);
@@ -12924,18 +12913,18 @@ static void strided_item(const call *c, char *base, int64_t index)
  * and its results, scattered, merge by their LSE with the results so far.
  */
 
-/* index_in_call points to the lattice's positions. */
+/* index_in_call points to the lattice's positions, from those of the call's first segment on. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
     const attn_dilated_branch *branch = &d->branches[w->n];
-    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
     const lattice whole = lattice_of(branch, w->head, d->index_positions);
-    int64_t at = 0;
+    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
+    int64_t at = w->at.first / w->l.segment * taken(&w->l, w->l.segment);
     int n;
     if (!d->index) {
         fill_index(&w->l, w->s.kv_len, made);
-        return made;
+        return made + at;
     }
     for (n = 0; n < w->n; n++)
         at += index_of_branch(&d->branches[n], d->index_positions);
@@ -12954,56 +12943,45 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
 /* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
-    attn_tensor packed;
-    memset(&packed, 0, sizeof packed);
-    packed.dtype = t->dtype;
-    packed.data = copies;
+    const attn_tensor packed = { .dtype = t->dtype, .data = copies };
     return packed;
 }
 
-static void gather_keys(dilated_slot *w, const int32_t *index)
+static void gather_keys(dilated_slot *w)
 {
     const attn_params *p = w->asked;
     char *k = w->base + w->run->lay.copies[1], *v = w->base + w->run->lay.copies[2];
     int64_t j;
     for (j = 0; j < w->at.count * w->at.keys; j++) {
-        copy_row(w, &p->k, w->kv_head, w->s.kv_row + index[j], p->head_dim, k, j);
-        copy_row(w, &p->v, w->kv_head, w->s.kv_row + index[j], p->head_dim_v, v, j);
+        copy_row(w, &p->k, w->kv_head, w->s.kv_row + w->index[j], p->head_dim, k, j);
+        copy_row(w, &p->v, w->kv_head, w->s.kv_row + w->index[j], p->head_dim_v, v, j);
     }
     w->p.k = packed_copies(&p->k, k);
     w->p.v = packed_copies(&p->v, v);
 }
 
-static void gather_rows(dilated_slot *w, const int32_t *index)
+static void gather_row(dilated_slot *w, const call_row *at)
 {
-    const attn_tensor *q = &w->asked->q;
-    char *copies = w->base + w->run->lay.copies[0];
-    int64_t e, h, i, row = 0;
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++) {
-                const int64_t position = index[e * w->at.keys + w->at.row0 + i];
-                copy_row(w, q, w->head + h * w->step, w->s.q_row + position - w->before,
-                         w->asked->head_dim, copies, row++);
-            }
-    w->p.q = packed_copies(q, copies);
+    const int64_t row = w->s.q_row + w->index[at->key] - w->before;
+    copy_row(w, &w->asked->q, at->head, row, w->asked->head_dim, w->base + w->run->lay.copies[0],
+             at->row);
 }
 
-static void merge_result(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_result(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
-    attn_lse_merge(1, dim, o, lse, w->part.o + row * dim, w->part.m + row, o, lse);
+    float *o = w->sums.o + at->sum * dim, *lse = w->sums.m + at->sum;
+    attn_lse_merge(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
 }
 
 static void gathered_call(dilated_slot *w)
 {
     const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
-    const int64_t segment = w->at.first / w->l.segment;
-    const int32_t *index = index_in_call(w) + segment * taken(&w->l, w->l.segment);
+    w->index = index_in_call(w);
     open_call(w);
-    gather_keys(w, index);
-    gather_rows(w, index);
+    gather_keys(w);
+    each_row(w, gather_row);
+    w->p.q = packed_copies(&w->asked->q, w->base + w->run->lay.copies[0]);
     ask_results(w, !mean);
     run_call(w);
     each_row(w, mean ? add_mean : merge_result);
@@ -13020,8 +12998,7 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 
 static void gathered_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index);
     int n;
     memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
     clear_sums(w);
@@ -13034,30 +13011,26 @@ static void gathered_item(const call *c, char *base, int64_t index)
 
 #define RUN_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(dilated_run)))
 
+/* dilated_bytes counts the bytes of workspace, 0 where there is nothing to run. */
 static int64_t dilated_bytes(const dilated_layout *lay, int workers)
 {
-    return plus(RUN_BYTES, times(workers, lay->slot_bytes));
+    return lay->slot_bytes ? plus(RUN_BYTES, times(workers, lay->slot_bytes)) : 0;
 }
 
-/* check_dilated_room tells whether the plan fits into `have` bytes. */
-static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
+/* check_dilated_room tells whether the plan fits into `have` bytes; `query` is the function that
+ * says how many are best. */
+static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, const char *query,
+                                      text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
     if (dilated_bytes(lay, lay->workers) >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (have >= least)
-        return ATTN_OK;
-    put(why, "workspace_bytes (");
-    put_int(why, have);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
+    return have >= least ? ATTN_OK : too_small(why, have, least, query);
 }
 
 static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
                                 dilated_layout *lay, text *why)
 {
-    memset(lay, 0, sizeof *lay);
     if (d->variant == ATTN_DILATED_STRIDED)
         lay->block = choose_block(d, out);
     plan_rows(d, out, sizeof(dilated_slot), lay);
@@ -13067,18 +13040,17 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
- * there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
-                                 int64_t have, dilated_layout *lay, int *empty, text *why)
+                                 int64_t have, dilated_layout *lay, text *why)
 {
     outline out;
     attn_status status = outline_of(p, d, need_data, &out, why);
-    *empty = !status && out.empty;
+    memset(lay, 0, sizeof *lay);
     if (status || out.empty)
         return status;
     status = plan_dilated(p, d, &out, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status : check_dilated_room(lay, have, "attn_dilated_workspace_size", why);
 }
 
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
@@ -13087,12 +13059,8 @@ ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated(p, d, 1, have, &lay, &why), buffer, &why);
 }
 
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
@@ -13101,12 +13069,16 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     text why = text_in(NULL, 0);
     dilated_layout lay;
     attn_status status;
-    int empty;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &empty, &why);
-    *bytes = status || empty ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &why);
+    *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
     return status;
+}
+
+static dilated_slot *slot_of(const dilated_run *run, int worker)
+{
+    return (dilated_slot *)(void *)(run->c.slots + worker * run->lay.slot_bytes);
 }
 
 /* open_run sets up the run in its workspace, for a call that has passed its checks. */
@@ -13128,7 +13100,7 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const 
     run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);
     for (i = 0; i < run->c.slot_count; i++)
-        ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
+        slot_of(run, i)->status = ATTN_OK;
     return run;
 }
 
@@ -13138,8 +13110,7 @@ static attn_status run_list(dilated_run *run,
     attn_status status = run_items(&run->c, run->lay.items, item);
     int i;
     for (i = 0; i < run->c.slot_count && !status; i++)
-        status =
-            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
+        status = slot_of(run, i)->status;
     return status;
 }
 
@@ -13149,10 +13120,8 @@ OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_di
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
-    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    const attn_status status = check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &why);
+    *run = status || !lay.slot_bytes ? NULL : open_run(p, d, &lay, workspace, bytes);
     return status;
 }
 
@@ -13206,7 +13175,13 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
  * computed again, and the gradient of o divided by their number.
  */
 
-enum { GRAD_Q, GRAD_K, GRAD_V };
+/* dq, dk and dv. */
+enum { GRAD_Q, GRAD_K, GRAD_V, GRADS };
+
+static const attn_output *grad_of(const attn_gradients *g, int which)
+{
+    return which == GRAD_Q ? &g->dq : which == GRAD_K ? &g->dk : &g->dv;
+}
 
 static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
                                 const attn_gradients *g, text *why)
@@ -13258,11 +13233,6 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
     return status;
 }
 
-static int grad_wanted(const attn_gradients *g, int which)
-{
-    return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
-}
-
 /* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
  * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
@@ -13276,8 +13246,8 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     int which;
     place(&at, 1, sizeof(dilated_slot));
     lay->slopes = place(&at, out->group, sizeof(float));
-    for (which = GRAD_Q; which <= GRAD_V; which++) {
-        const int64_t count = grad_wanted(g, which) ? floats[which] : 0;
+    for (which = GRAD_Q; which < GRADS; which++) {
+        const int64_t count = grad_of(g, which)->data ? floats[which] : 0;
         lay->sum_grads[which] = place(&at, count, sizeof(float));
         lay->part_grads[which] = place(&at, count, sizeof(float));
     }
@@ -13347,9 +13317,7 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
         lay->inner_bytes = max64(lay->inner_bytes, (int64_t)(bytes > forward ? bytes : forward));
     }
     lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
-    lay->blocks = 1;
-    lay->items = times(out->batch, out->heads);
-    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+    plan_blocks(out, lay);
     return ATTN_OK;
 }
 
@@ -13364,16 +13332,15 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
     memset(lay, 0, sizeof *lay);
     plan_sum_grads(d, &out, g, lay);
     status = plan_backward_calls(p, d, &out, g, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status
+                  : check_dilated_room(lay, have, "attn_dilated_backward_workspace_size", why);
 }
 
 /* ---- a call */
 
-static void run_backward_call(dilated_slot *w)
+static int64_t grad_dim(const dilated_slot *w, int which)
 {
-    const attn_status status =
-        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    return which == GRAD_V ? w->asked->head_dim_v : w->asked->head_dim;
 }
 
 /* view_output gives an output of the caller's that the call only reads. */
@@ -13388,56 +13355,49 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
- * all packed and f32. */
-static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
+/* prepare_mean_row gives the call a row of dout over the number of branches, packed and f32. */
+static void prepare_mean_row(dilated_slot *w, const call_row *at)
 {
     const attn_tensor *dout = &w->run->g.dout;
-    const int64_t head = w->head + h * w->step, dim = w->asked->head_dim_v;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    const int64_t at = ROW_AT(*dout, &w->s, head, w->s.q_row + position - w->before);
-    const float count = (float)branches_of_head(&w->run->d, head);
-    float *to = SLOT_FLOATS(w, w->run->lay.dout) + row * dim;
+    const int64_t dim = w->asked->head_dim_v, row = w->s.q_row + at->position - w->before;
+    const float count = (float)branches_of_head(&w->run->d, at->head);
+    float *to = SLOT_FLOATS(w, w->run->lay.dout) + at->row * dim;
     int64_t d;
-    load_run(w->asked->kernels, dout->dtype, to, dout->data, at, dim);
+    load_run(w->asked->kernels, dout->dtype, to, dout->data, ROW_AT(*dout, &w->s, at->head, row),
+             dim);
     for (d = 0; d < dim; d++)
         to[d] = to[d] / count;
 }
 
+/* prepare_mean gives the call the branch's own o and lse, too. */
 static void prepare_mean(dilated_slot *w)
 {
-    int64_t e, h, i, row = 0;
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
     ask_results(w, 1);
     run_call(w);
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                prepare_mean_row(w, e, h, i, row++);
+    each_row(w, prepare_mean_row);
 }
 
-/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
-static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
+/* add_row adds row `row` of the part to row `sum` of the sums. */
+static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row)
 {
     const dilated_layout *lay = &w->run->lay;
-    float *to = SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n;
-    const float *from = SLOT_FLOATS(w, lay->part_grads[which]) + row * n;
-    int64_t d;
-    for (d = 0; d < n; d++)
-        to[d] = to[d] + from[d];
+    const int64_t n = grad_dim(w, which);
+    add_floats(SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n,
+               SLOT_FLOATS(w, lay->part_grads[which]) + row * n, n);
 }
 
-static void add_dq(dilated_slot *w, int64_t sum, int64_t row)
+static void add_dq(dilated_slot *w, const call_row *at)
 {
-    add_row(w, GRAD_Q, sum, row, w->asked->head_dim);
+    add_row(w, GRAD_Q, at->sum, at->row);
 }
 
-static void add_keys_of(dilated_slot *w, int which, int64_t n)
+static void add_keys_of(dilated_slot *w, int which)
 {
     int64_t e, j, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (j = 0; j < w->at.keys; j++)
-            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
+            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
 }
 
 /* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
@@ -13445,6 +13405,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
     const attn_gradients *g = &w->run->g;
+    attn_output *const to[] = { &w->g.dq, &w->g.dk, &w->g.dv };
+    int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = g->gemms;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
@@ -13455,12 +13417,9 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
     }
-    if (g->dq.data)
-        w->g.dq.data = SLOT_FLOATS(w, lay->part_grads[GRAD_Q]);
-    if (g->dk.data)
-        w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
-    if (g->dv.data)
-        w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
+    for (which = GRAD_Q; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            to[which]->data = SLOT_FLOATS(w, lay->part_grads[which]);
     /* All calls take one set, as the largest call then needs most memory. */
     w->p.kernels = w->asked->kernels;
 }
@@ -13468,69 +13427,54 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 static void backward_call(dilated_slot *w)
 {
     const attn_gradients *g = &w->run->g;
+    int which;
     open_call(w);
     if (w->run->d.merge == ATTN_DILATED_MEAN)
         prepare_mean(w);
     ask_gradients_of(w);
-    run_backward_call(w);
+    if (!w->status)
+        w->status = backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     if (g->dq.data)
         each_row(w, add_dq);
-    if (g->dk.data)
-        add_keys_of(w, GRAD_K, w->asked->head_dim);
-    if (g->dv.data)
-        add_keys_of(w, GRAD_V, w->asked->head_dim_v);
+    for (which = GRAD_K; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            add_keys_of(w, which);
 }
 
 /* ---- an item */
 
-/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
-static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
-                        int64_t first_row, int64_t from, int64_t rows, int64_t n)
+static void clear_grad(const dilated_slot *w, int which)
 {
-    float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
-    int64_t i;
-    for (i = 0; i < rows; i++)
-        store_results(w, to, ROW_AT(*to, &w->s, head, first_row + i), sums + i * n, n);
+    const int64_t rows = which == GRAD_Q ? w->run->c.pr.group * w->s.q_len : w->s.kv_len;
+    if (grad_of(&w->run->g, which)->data)
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
+               (size_t)(rows * grad_dim(w, which)) * sizeof(float));
 }
 
-static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
+/* store_grad writes the sums to the caller's output. */
+static void store_grad(const dilated_slot *w, int which)
 {
-    if (grad_wanted(&w->run->g, which))
-        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)(rows * n) * sizeof(float));
-}
-
-static void clear_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    clear_grads(w, GRAD_Q, w->run->c.pr.group * w->s.q_len, p->head_dim);
-    clear_grads(w, GRAD_K, w->s.kv_len, p->head_dim);
-    clear_grads(w, GRAD_V, w->s.kv_len, p->head_dim_v);
-}
-
-static void store_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    const attn_gradients *g = &w->run->g;
-    const int64_t group = w->run->c.pr.group, rows = w->s.q_len, keys = w->s.kv_len;
-    int64_t h;
-    for (h = 0; h < group && g->dq.data; h++)
-        store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
-                    p->head_dim);
-    if (g->dk.data)
-        store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
-    if (g->dv.data)
-        store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+    const attn_output *to = grad_of(&w->run->g, which);
+    const int by_q = which == GRAD_Q;
+    const int64_t heads = by_q ? w->run->c.pr.group : 1, n = grad_dim(w, which);
+    const int64_t first = by_q ? w->s.q_row : w->s.kv_row, rows = by_q ? w->s.q_len : w->s.kv_len;
+    float *sum = SLOT_FLOATS(w, w->run->lay.sum_grads[which]);
+    int64_t h, i;
+    for (h = w->kv_head * heads; to->data && h < (w->kv_head + 1) * heads; h++)
+        for (i = first; i < first + rows; i++, sum += n)
+            store_results(w, to, ROW_AT(*to, &w->s, h, i), sum, n);
 }
 
 static void backward_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
-    int n;
-    clear_item(w);
+    dilated_slot *w = open_slot(c, base, index);
+    int n, which;
+    for (which = GRAD_Q; which < GRADS; which++)
+        clear_grad(w, which);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
         each_call(w, n, backward_call);
-    store_item(w);
+    for (which = GRAD_Q; which < GRADS; which++)
+        store_grad(w, which);
 }
 
 /* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
@@ -13597,11 +13541,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const attn_status status =
-        check_dilated_backward(p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated_backward(p, d, g, 1, have, &lay, &why), buffer, &why);
 }
 
 /* src/dilated/dilated.c - dilated attention: forward and backward. */
@@ -14866,13 +14807,6 @@ static ring_message backward_message(const ring_call *c, int t)
     m.send_bytes = (keys ? gift_at(c, t) : 0) + (gifts ? gift_bytes(c, t - 1) : 0);
     m.receive_bytes = (keys ? gift_at(c, t + 1) : 0) + (gifts ? gift_bytes(c, t) : 0);
     return m;
-}
-
-static void add_floats(float *to, const float *from, int64_t count)
-{
-    int64_t i;
-    for (i = 0; i < count; i++)
-        to[i] = to[i] + from[i];
 }
 
 /* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */

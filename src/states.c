@@ -42,6 +42,13 @@ static inline void clear_states(const attn_state *s)
     memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
 }
 
+static inline void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
 static inline int is_state(const attn_state *s)
 {
     return s && s->m && s->l && s->o;

@@ -32,13 +32,6 @@ static ring_message backward_message(const ring_call *c, int t)
     return m;
 }
 
-static void add_floats(float *to, const float *from, int64_t count)
-{
-    int64_t i;
-    for (i = 0; i < count; i++)
-        to[i] = to[i] + from[i];
-}
-
 /* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
 static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
                      int64_t entries, int64_t dim)
