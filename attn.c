@@ -699,18 +699,16 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;
-}
-
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
 }
 
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
@@ -1045,6 +1043,22 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* too_small names the function `query`, which says how large the workspace should be. */
+static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    done(status, why);
+    return why->left ? buffer : attn_status_string(status);
+}
+
 /* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
 
 typedef struct size_rule {
@@ -1193,7 +1207,8 @@ enum taker {
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_ALL = 31,
+    BY_FINISH = 32,   /* attn_state_finish */
+    BY_ALL = 63,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1239,7 +1254,8 @@ typedef struct call_field {
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    /* What a call with all keys gives. */
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -1329,7 +1345,7 @@ static const call_field call_fields[] = {
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
-    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it needs o and lse" },
     { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
@@ -1632,6 +1648,37 @@ static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head
     one.l += row;
     one.o += row * head_dim_v;
     return one;
+}
+
+/* packed_states gives the states of rows as one array has them: every m, every l, then every o. */
+static inline attn_state packed_states(float *at, int64_t rows, int64_t head_dim_v)
+{
+    const attn_state s = { rows, head_dim_v, at, at + rows, at + 2 * rows };
+    return s;
+}
+
+static inline void copy_states(const attn_state *to, const attn_state *from, int64_t rows,
+                               int64_t head_dim_v)
+{
+    memmove(to->m, from->m, (size_t)rows * sizeof *to->m);
+    memmove(to->l, from->l, (size_t)rows * sizeof *to->l);
+    memmove(to->o, from->o, (size_t)(rows * head_dim_v) * sizeof *to->o);
+}
+
+static inline void clear_states(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+}
+
+static inline void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
 }
 
 static inline int is_state(const attn_state *s)
@@ -2273,6 +2320,96 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
     return kernels ? kernels->name : "none";
 }
 
+/* src/tree.c - the merge tree over chunks of keys: where a complete node waits, and what it merges with.
+ *
+ * Node (level, index) covers the 2^level chunks from index * 2^level on. It is A + B, its lower half
+ * and its upper half, and waits for its sibling once it is complete. What covers no key is empty, and
+ * takes no part in a merge. In ascending order at most one node waits on each level, as a one bit
+ * does in a binary counter.
+ */
+
+#define MAX_LEVELS 64
+
+/* tree_levels counts the levels of a binary tree above its leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
+/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
+static inline int tree_states(int64_t keys, int inside)
+{
+    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+}
+
+/* ---- in ascending order */
+
+/* level_after gives the level of the largest node that ends with node i of level 0: trailing one
+ * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
+ * what is left is then the tree above. */
+static inline int level_after(int64_t i)
+{
+    int level = 0;
+    for (; i & 1; i >>= 1)
+        level++;
+    return level;
+}
+
+/* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
+ * keys behind it merges with it as B, and is then that of all keys from the node on. */
+static inline float *take_lower(float **waiting, int level)
+{
+    float *lower = NULL;
+    int k;
+    for (k = 0; k < level && !lower; k++) {
+        lower = waiting[k];
+        waiting[k] = NULL;
+    }
+    return lower;
+}
+
+/* ---- in any order */
+
+typedef struct tree_node {
+    int64_t index;
+    int level;
+} tree_node;
+
+static inline tree_node parent_of(tree_node node)
+{
+    const tree_node parent = { node.index / 2, node.level + 1 };
+    return parent;
+}
+
+static inline int are_siblings(tree_node a, tree_node b)
+{
+    return a.level == b.level && a.index == (b.index ^ 1);
+}
+
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
+static inline tree_node next_node(int64_t *from, int64_t to)
+{
+    tree_node node = { *from, 0 };
+    while (node.index % 2 == 0 && *from + ((int64_t)2 << node.level) <= to)
+        node = parent_of(node);
+    *from += (int64_t)1 << node.level;
+    return node;
+}
+
+static inline int64_t count_nodes(int64_t from, int64_t to)
+{
+    int64_t count = 0;
+    for (; from < to; count++)
+        next_node(&from, to);
+    return count;
+}
+
 /* src/call.h - one call: its problem, its plan, its tiles.
  *
  * Every path works on these types. Validation makes a problem, the plan says how it is divided, a
@@ -2365,7 +2502,6 @@ typedef struct plan {
 } plan;
 
 enum { KEYS, VALUES };
-#define MAX_LEVELS 64
 
 /* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {
@@ -3347,15 +3483,6 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
-static int tree_slots(const problem *pr, int64_t keys)
-{
-    const int inside = begins_inside(&pr->p);
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
-}
-
 /* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
@@ -3591,7 +3718,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
-        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
         plan_slot(pr, pl);
@@ -4615,8 +4742,9 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
     return ATTN_OK;
 }
 
-/* src/state.c - the state (m, l, o) of a tile's rows, stored as [m rows][l rows][o head_dim_v x rows], the merge
- * tree over chunks of keys, the sink, and the result.
+/* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
+ *
+ * A state is stored as [m rows][l rows][o head_dim_v x rows].
  */
 
 static float *state_l(const tile *t, float *state)
@@ -4651,45 +4779,36 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
- * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
- * i may also be nodes of one higher level; what is left is then the tree above. */
-static void end_chunk(tile *t, int64_t i)
+/* take_node takes the current state out of the tile, merged with what waits below `level`. */
+static float *take_node(tile *t, int level)
 {
-    float *state = t->state;
-    int level = 0;
+    float *state = t->state, *lower;
     t->state = NULL;
-    for (; i & 1; i >>= 1, level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && state) {
+    while ((lower = take_lower(t->pending, level)) != NULL) {
+        if (state) {
             t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
             give_state(t, lower);
-        } else if (lower) {
+        } else {
             state = lower;
         }
     }
+    return state;
+}
+
+/* end_chunk puts the state of chunk i, which is complete, into the tree; it is NULL if no key of the
+ * chunk was visible. */
+static void end_chunk(tile *t, int64_t i)
+{
+    const int level = level_after(i);
+    float *state = take_node(t, level);
     ATTN_ASSERT(t->pending[level] == NULL);
     t->pending[level] = state;
 }
 
-/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
- * chunk and the pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty. */
 static float *take_root(tile *t)
 {
-    float *root = t->state;
-    int level;
-    t->state = NULL;
-    for (level = 0; level < MAX_LEVELS; level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && root) {
-            t->pl->kernels->merge(lower, root, t->pr->p.head_dim_v);
-            give_state(t, lower);
-        } else if (lower) {
-            root = lower;
-        }
-    }
+    float *root = take_node(t, MAX_LEVELS);
     return root ? root : begin_state(t);
 }
 
@@ -5569,7 +5688,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     list->kernels = pr->batch_kernels;
     list->rows = list->kernels->rows;
     list->keys = pr->batch_tile_keys;
-    list->state_slots = tree_slots(pr, pl->prefix_keys);
+    list->state_slots = tree_states(pl->prefix_keys, begins_inside(&pr->p));
     list->tiles = ceil_div(rows, list->rows);
     list->item_tiles = most_item_tiles(list, rows) + 1;
     do {
@@ -6124,16 +6243,6 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
-static attn_status too_small(int64_t least, size_t bytes, text *why)
-{
-    put(why, "workspace_bytes (");
-    put_int(why, (int64_t)bytes);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    put(why, "; attn_workspace_size says what is best");
-    return ATTN_ERR_WORKSPACE;
-}
-
 /* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
@@ -6141,7 +6250,8 @@ static attn_status check_backend(const problem *pr, size_t bytes, text *why)
     const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
-    return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
+    return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
+                        : ATTN_OK;
 }
 
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
@@ -6163,7 +6273,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
     if (!status && *workers == 0)
-        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+        status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
 }
 
@@ -6216,9 +6326,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *pr, char *buffer,
@@ -6629,9 +6737,11 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     problem pr;
     attn_status status;
     int64_t b, head, i;
-    if (!is_state(state))
+    if (!p || !is_state(state))
         return ATTN_ERR_ARG;
-    status = validate(p, &pr, 0, &why);
+    status = refuse_fields(p, BY_FINISH, "attn_state_finish", &why);
+    if (!status)
+        status = validate(p, &pr, 0, &why);
     if (status)
         return status;
     if (!pr.p.o.data && !pr.p.lse.data)
@@ -6645,16 +6755,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     return status;
 }
 
-/* ---- helpers for callers */
-
 /* ---- raw states */
-
-static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
-{
-    *to->m = *from->m;
-    *to->l = *from->l;
-    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
-}
 
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
 {
@@ -6666,7 +6767,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
-            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+            copy_states(&sum, *lower.l == 0.0f ? &upper : &lower, 1, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
@@ -10882,13 +10983,6 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
- * begin anywhere. */
-static int64_t most_pending(int64_t keys)
-{
-    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
-}
-
 /* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
@@ -10899,7 +10993,7 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
         lay->tile_keys /= 2;
     lay->entry_rows = times(p->num_heads_q, rows_held(p));
     lay->rows = times(p->batch, lay->entry_rows);
-    lay->slots = most_pending(p->seq_len_kv);
+    lay->slots = tree_states(p->seq_len_kv, 1); /* Keys begin inside a chunk. */
     lay->q_len = place(&at, p->batch, sizeof(int32_t));
     lay->m = place(&at, lay->rows, sizeof(float));
     lay->l = place(&at, lay->rows, sizeof(float));
@@ -11015,7 +11109,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 {
     char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
-    text none = text_in(NULL, 0);
+    const text begin = *why;
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -11024,100 +11118,57 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (attn_workspace_size(one, &need))
         return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
-    status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
-    if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
+    if (room >= fixed)
+        status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
+    if (room >= fixed && status != ATTN_ERR_WORKSPACE)
+        return status;
+    *why = begin; /* The caller knows of no workspace. */
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
-    return status;
+    return ATTN_ERR_WORKSPACE;
 }
 
 /* ---- states */
 
-/* pending_state gives state number `slot` of the entry under way. */
-static attn_state pending_state(const attn_resumable *r, int slot)
-{
-    attn_state s;
-    s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
-    s.m = r->pending + slot * r->entry_rows * (r->head_dim_v + 2);
-    s.l = s.m + r->entry_rows;
-    s.o = s.l + r->entry_rows;
-    return s;
-}
-
-/* entry_state gives the states of the chunk under way. */
-static attn_state entry_state(const attn_resumable *r)
+/* entry_states gives the states of the chunk under way. */
+static attn_state entry_states(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
     s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
     return s;
 }
 
-static void empty_state(const attn_state *s)
+static attn_state waiting_states(const attn_resumable *r, float *at)
 {
-    int64_t row;
-    for (row = 0; row < s->num_rows; row++)
-        s->m[row] = NEG_INF;
-    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
-    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+    return packed_states(at, r->entry_rows, r->head_dim_v);
 }
 
-static void move_state(const attn_state *to, const attn_state *from)
+/* merge_lower merges the nodes that wait below `level` into the states of the chunk under way. They
+ * lie on a stack, as the lower of two levels waits later. */
+static void merge_lower(attn_resumable *r, int level)
 {
-    memcpy(to->m, from->m, (size_t)to->num_rows * sizeof *to->m);
-    memcpy(to->l, from->l, (size_t)to->num_rows * sizeof *to->l);
-    memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
+    attn_state now = entry_states(r);
+    float *at;
+    while ((at = take_lower(r->waiting, level)) != NULL) {
+        const attn_state lower = waiting_states(r, at);
+        attn_state_merge(&lower, &now, &now);
+        r->pending = at;
+    }
 }
 
-/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
- * under way. */
-static void merge_level(attn_resumable *r, int level)
-{
-    attn_state now = entry_state(r), lower;
-    if (!r->slot_of[level])
-        return;
-    lower = pending_state(r, r->slot_of[level] - 1);
-    attn_state_merge(&lower, &now, &now);
-    r->slot_of[level] = 0;
-}
-
-static int free_slot(const attn_resumable *r)
-{
-    int slot = 0, level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        if (r->slot_of[level] == slot + 1) {
-            slot++;
-            level = -1;
-        }
-    return slot;
-}
-
-/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
- * the levels at which a lower half waits. */
+/* end_of_chunk puts the states of chunk i, which is complete, into the tree. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
-    const attn_state now = entry_state(r);
-    attn_state place_of;
-    int level = 0, slot;
-    for (; i & 1; i >>= 1)
-        merge_level(r, level++);
-    slot = free_slot(r);
-    place_of = pending_state(r, slot);
-    move_state(&place_of, &now);
-    empty_state(&now);
-    r->slot_of[level] = (unsigned char)(slot + 1);
-}
-
-/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
-static void end_of_entry(attn_resumable *r)
-{
-    int level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        merge_level(r, level);
+    const attn_state now = entry_states(r);
+    const int level = level_after(i);
+    attn_state node;
+    merge_lower(r, level);
+    r->waiting[level] = r->pending;
+    node = waiting_states(r, r->pending);
+    copy_states(&node, &now, r->entry_rows, r->head_dim_v);
+    clear_states(&now);
+    r->pending += r->entry_rows * (r->head_dim_v + 2);
 }
 
 /* ---- tiles */
@@ -11167,12 +11218,9 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 /* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
-    for (;;) {
-        r->entry++;
-        keys_of_entry(&r->p, r->entry, s, &r->next, &r->end);
-        if (r->next < r->end)
-            break;
-    }
+    do
+        keys_of_entry(&r->p, ++r->entry, s, &r->next, &r->end);
+    while (r->next == r->end);
     choose_entry(r, r->entry, s);
 }
 
@@ -11221,7 +11269,7 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
     if ((s.key_base + r->next) % ATTN_CHUNK == 0)
         end_of_chunk(r, (s.key_base + r->next) / ATTN_CHUNK - 1);
     if (r->next == r->end)
-        end_of_entry(r);
+        merge_lower(r, MAX_LEVELS); /* Keys that never came are empty. */
 }
 
 /* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
@@ -11268,9 +11316,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
     attn_params one;
     const attn_status status =
         check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &one, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
@@ -11310,7 +11356,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->pending = (float *)(void *)(base + lay.pending);
     r->workspace = base + lay.workspace;
     r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
-    empty_state(&r->states);
+    clear_states(&r->states);
     r->total = count_tiles(p, r->tile_keys);
     return ATTN_OK;
 }
@@ -11950,28 +11996,18 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const lattice l = lattice_of(branch, 0, out->positions);
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
-    if (!out->gathered) {
-        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
-        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
-        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
-    } else {
-        space_rows(&p->q, 0, 1, out->dim, 1);
-        space_rows(&p->k, 0, 1, out->dim, 1);
-        space_rows(&p->v, 0, 1, out->dim_v, 1);
-    }
+    const int64_t step = out->gathered ? 1 : step_of(&l);
+    const int varlen_q = !out->gathered && p->cu_seqlens_q;
+    const int varlen_kv = !out->gathered && p->cu_seqlens_kv;
+    space_rows(&p->q, varlen_q, p->num_heads_q, out->dim, step);
+    space_rows(&p->k, varlen_kv, out->heads, out->dim, step);
+    space_rows(&p->v, varlen_kv, out->heads, out->dim_v, step);
     set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
     clear_lengths(p);
 }
 
-/* An item calls within its worker. */
-static void run_here_alone(attn_params *p)
-{
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
-}
-
-/* strip_call clears what only makes sense in the caller's own call. */
+/* strip_call clears what only makes sense in the caller's own call. An item calls within its
+ * worker. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -11983,7 +12019,9 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    run_here_alone(p);
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* size_forward counts the bytes of workspace for the calls of branch n. */
@@ -12088,6 +12126,7 @@ typedef struct dilated_slot {
     /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
+    const int32_t *index;  /* index has the positions of the keys of a gathered call. */
     attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
@@ -12096,17 +12135,11 @@ typedef struct dilated_slot {
 
 static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
 {
-    attn_state s;
-    s.num_rows = rows;
-    s.head_dim_v = w->asked->head_dim_v;
-    s.m = SLOT_FLOATS(w, offset);
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    return s;
+    return packed_states(SLOT_FLOATS(w, offset), rows, w->asked->head_dim_v);
 }
 
-/* open_slot begins kv head `kv_head` of batch entry b. */
-static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
+/* open_slot begins kv head number `index` of the batch. */
+static dilated_slot *open_slot(const call *c, char *base, int64_t index)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
     const dilated_layout *lay = &run_of(c)->lay;
@@ -12115,8 +12148,8 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
     w->base = base;
     w->slopes = SLOT_FLOATS(w, lay->slopes);
     w->inner = base + lay->inner;
-    w->s = sequence_of(w->asked, b);
-    w->kv_head = kv_head;
+    w->s = sequence_of(w->asked, index / w->asked->num_heads_kv);
+    w->kv_head = index % w->asked->num_heads_kv;
     w->before = w->s.kv_len - w->s.q_len;
     w->from = w->before;
     w->to = w->s.kv_len;
@@ -12126,14 +12159,6 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
 static int64_t rows_of_item(const dilated_slot *w)
 {
     return w->to - w->from;
-}
-
-/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
-static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
-{
-    const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    return head * rows_of_item(w) + position - w->from;
 }
 
 /* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
@@ -12255,8 +12280,8 @@ static void open_call(dilated_slot *w)
 
 static void run_call(dilated_slot *w)
 {
-    const attn_status status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    if (!w->status)
+        w->status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
 }
 
 /* ask_results says where a call's finished results go: f32, packed. */
@@ -12267,15 +12292,27 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* each_row calls `take` for each row of the call with its number in the sums and among the call's
- * rows. */
-static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
+/* A call_row is row number `row` of a call. */
+typedef struct call_row {
+    int64_t head, position; /* head is its query head. */
+    int64_t key;            /* It is key number `key` of the keys of all segments. */
+    int64_t sum;            /* Its results go to row number `sum` of the sums. */
+    int64_t row;
+} call_row;
+
+static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, const call_row *at))
 {
+    const int64_t group = w->run->c.pr.group;
     int64_t e, h, i, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                take(w, sum_of(w, e, h, i), row++);
+            for (i = w->at.row0; i < w->at.row0 + w->at.rows; i++) {
+                const int64_t head = w->head + h * w->step, first = w->kv_head * group;
+                const int64_t position = w->at.first + e * w->l.segment + i * w->l.dilation;
+                const int64_t sum = (head - first) * rows_of_item(w) + position - w->from;
+                const call_row at = { head, position, e * w->at.keys + i, sum, row++ };
+                take(w, &at);
+            }
 }
 
 /* src/dilated/results.c - the results of a block of rows, branch by branch. */
@@ -12295,22 +12332,15 @@ static int branches_of_head(const attn_dilated *d, int64_t h)
 static void clear_sums(dilated_slot *w)
 {
     const int64_t rows = w->run->c.pr.group * rows_of_item(w);
-    int64_t r;
     w->sums = rows_in(w, w->run->lay.sums, rows);
     w->part = rows_in(w, w->run->lay.part, rows);
-    for (r = 0; r < rows; r++)
-        w->sums.m[r] = NEG_INF;
-    memset(w->sums.l, 0, (size_t)times(rows, w->asked->head_dim_v + 1) * sizeof(float));
+    clear_states(&w->sums);
 }
 
-static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
+static void add_mean(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *to = w->sums.o + sum * dim;
-    const float *from = w->part.o + row * dim;
-    int64_t d;
-    for (d = 0; d < dim; d++)
-        to[d] = to[d] + from[d];
+    add_floats(w->sums.o + at->sum * dim, w->part.o + at->row * dim, dim);
 }
 
 /* place_of gives the element offset of a row of the item in an output of the caller's. */
@@ -12369,14 +12399,12 @@ static void divide_sum(dilated_slot *w, int64_t head, int64_t sum)
 
 /* src/dilated/strided.c - strided branches: attention in place, by strides; states merge. */
 
-static void merge_state(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_state(dilated_slot *w, const call_row *at)
 {
-    const attn_state a = state_at(&w->sums, sum, w->asked->head_dim_v);
-    const attn_state b = state_at(&w->part, row, w->asked->head_dim_v);
-    attn_state out = a;
-    out.num_rows = 1;
-    out.head_dim_v = w->asked->head_dim_v;
-    attn_state_merge(&a, &b, &out);
+    attn_state a = state_at(&w->sums, at->sum, w->asked->head_dim_v);
+    const attn_state b = state_at(&w->part, at->row, w->asked->head_dim_v);
+    a.num_rows = 1;
+    attn_state_merge(&a, &b, &a);
 }
 
 static void strided_call(dilated_slot *w)
@@ -12418,11 +12446,11 @@ static void finish_states(dilated_slot *w)
 static void strided_item(const call *c, char *base, int64_t index)
 {
     const dilated_layout *lay = &run_of(c)->lay;
-    const int64_t number = index % lay->blocks, head = index / lay->blocks;
-    dilated_slot *w = open_slot(c, base, head / c->pr.p.num_heads_kv, head % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index / lay->blocks);
+    const int64_t begin = (w->before / lay->block + index % lay->blocks) * lay->block;
     int n;
-    w->from = max64(w->before, (w->before / lay->block + number) * lay->block);
-    w->to = min64(w->s.kv_len, (w->before / lay->block + number + 1) * lay->block);
+    w->from = max64(w->before, begin);
+    w->to = min64(w->s.kv_len, begin + lay->block);
     if (w->from >= w->to)
         return;
     clear_sums(w);
@@ -12440,18 +12468,18 @@ static void strided_item(const call *c, char *base, int64_t index)
  * and its results, scattered, merge by their LSE with the results so far.
  */
 
-/* index_in_call points to the lattice's positions. */
+/* index_in_call points to the lattice's positions, from those of the call's first segment on. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
     const attn_dilated_branch *branch = &d->branches[w->n];
-    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
     const lattice whole = lattice_of(branch, w->head, d->index_positions);
-    int64_t at = 0;
+    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
+    int64_t at = w->at.first / w->l.segment * taken(&w->l, w->l.segment);
     int n;
     if (!d->index) {
         fill_index(&w->l, w->s.kv_len, made);
-        return made;
+        return made + at;
     }
     for (n = 0; n < w->n; n++)
         at += index_of_branch(&d->branches[n], d->index_positions);
@@ -12470,56 +12498,45 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
 /* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
-    attn_tensor packed;
-    memset(&packed, 0, sizeof packed);
-    packed.dtype = t->dtype;
-    packed.data = copies;
+    const attn_tensor packed = { .dtype = t->dtype, .data = copies };
     return packed;
 }
 
-static void gather_keys(dilated_slot *w, const int32_t *index)
+static void gather_keys(dilated_slot *w)
 {
     const attn_params *p = w->asked;
     char *k = w->base + w->run->lay.copies[1], *v = w->base + w->run->lay.copies[2];
     int64_t j;
     for (j = 0; j < w->at.count * w->at.keys; j++) {
-        copy_row(w, &p->k, w->kv_head, w->s.kv_row + index[j], p->head_dim, k, j);
-        copy_row(w, &p->v, w->kv_head, w->s.kv_row + index[j], p->head_dim_v, v, j);
+        copy_row(w, &p->k, w->kv_head, w->s.kv_row + w->index[j], p->head_dim, k, j);
+        copy_row(w, &p->v, w->kv_head, w->s.kv_row + w->index[j], p->head_dim_v, v, j);
     }
     w->p.k = packed_copies(&p->k, k);
     w->p.v = packed_copies(&p->v, v);
 }
 
-static void gather_rows(dilated_slot *w, const int32_t *index)
+static void gather_row(dilated_slot *w, const call_row *at)
 {
-    const attn_tensor *q = &w->asked->q;
-    char *copies = w->base + w->run->lay.copies[0];
-    int64_t e, h, i, row = 0;
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++) {
-                const int64_t position = index[e * w->at.keys + w->at.row0 + i];
-                copy_row(w, q, w->head + h * w->step, w->s.q_row + position - w->before,
-                         w->asked->head_dim, copies, row++);
-            }
-    w->p.q = packed_copies(q, copies);
+    const int64_t row = w->s.q_row + w->index[at->key] - w->before;
+    copy_row(w, &w->asked->q, at->head, row, w->asked->head_dim, w->base + w->run->lay.copies[0],
+             at->row);
 }
 
-static void merge_result(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_result(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
-    attn_lse_merge(1, dim, o, lse, w->part.o + row * dim, w->part.m + row, o, lse);
+    float *o = w->sums.o + at->sum * dim, *lse = w->sums.m + at->sum;
+    attn_lse_merge(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
 }
 
 static void gathered_call(dilated_slot *w)
 {
     const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
-    const int64_t segment = w->at.first / w->l.segment;
-    const int32_t *index = index_in_call(w) + segment * taken(&w->l, w->l.segment);
+    w->index = index_in_call(w);
     open_call(w);
-    gather_keys(w, index);
-    gather_rows(w, index);
+    gather_keys(w);
+    each_row(w, gather_row);
+    w->p.q = packed_copies(&w->asked->q, w->base + w->run->lay.copies[0]);
     ask_results(w, !mean);
     run_call(w);
     each_row(w, mean ? add_mean : merge_result);
@@ -12536,8 +12553,7 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 
 static void gathered_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index);
     int n;
     memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
     clear_sums(w);
@@ -12550,36 +12566,26 @@ static void gathered_item(const call *c, char *base, int64_t index)
 
 #define RUN_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(dilated_run)))
 
+/* dilated_bytes counts the bytes of workspace, 0 where there is nothing to run. */
 static int64_t dilated_bytes(const dilated_layout *lay, int workers)
 {
-    return plus(RUN_BYTES, times(workers, lay->slot_bytes));
+    return lay->slot_bytes ? plus(RUN_BYTES, times(workers, lay->slot_bytes)) : 0;
 }
 
-/* check_dilated_room tells whether the plan fits into `have` bytes. */
-static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
+/* check_dilated_room tells whether the plan fits into `have` bytes; `query` is the function that
+ * says how many are best. */
+static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, const char *query,
+                                      text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
     if (dilated_bytes(lay, lay->workers) >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (have >= least)
-        return ATTN_OK;
-    put(why, "workspace_bytes (");
-    put_int(why, have);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
-}
-
-static int64_t bytes_given(const void *workspace, size_t bytes)
-{
-    const int64_t limit = ADDRESS_LIMIT;
-    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+    return have >= least ? ATTN_OK : too_small(why, have, least, query);
 }
 
 static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
                                 dilated_layout *lay, text *why)
 {
-    memset(lay, 0, sizeof *lay);
     if (d->variant == ATTN_DILATED_STRIDED)
         lay->block = choose_block(d, out);
     plan_rows(d, out, sizeof(dilated_slot), lay);
@@ -12589,18 +12595,17 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
- * there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
-                                 int64_t have, dilated_layout *lay, int *empty, text *why)
+                                 int64_t have, dilated_layout *lay, text *why)
 {
     outline out;
     attn_status status = outline_of(p, d, need_data, &out, why);
-    *empty = !status && out.empty;
+    memset(lay, 0, sizeof *lay);
     if (status || out.empty)
         return status;
     status = plan_dilated(p, d, &out, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status : check_dilated_room(lay, have, "attn_dilated_workspace_size", why);
 }
 
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
@@ -12609,12 +12614,8 @@ ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated(p, d, 1, have, &lay, &why), buffer, &why);
 }
 
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
@@ -12623,12 +12624,16 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     text why = text_in(NULL, 0);
     dilated_layout lay;
     attn_status status;
-    int empty;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &empty, &why);
-    *bytes = status || empty ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &why);
+    *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
     return status;
+}
+
+static dilated_slot *slot_of(const dilated_run *run, int worker)
+{
+    return (dilated_slot *)(void *)(run->c.slots + worker * run->lay.slot_bytes);
 }
 
 /* open_run sets up the run in its workspace, for a call that has passed its checks. */
@@ -12650,7 +12655,7 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const 
     run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);
     for (i = 0; i < run->c.slot_count; i++)
-        ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
+        slot_of(run, i)->status = ATTN_OK;
     return run;
 }
 
@@ -12660,8 +12665,7 @@ static attn_status run_list(dilated_run *run,
     attn_status status = run_items(&run->c, run->lay.items, item);
     int i;
     for (i = 0; i < run->c.slot_count && !status; i++)
-        status =
-            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
+        status = slot_of(run, i)->status;
     return status;
 }
 
@@ -12671,10 +12675,8 @@ OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_di
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
-    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    const attn_status status = check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &why);
+    *run = status || !lay.slot_bytes ? NULL : open_run(p, d, &lay, workspace, bytes);
     return status;
 }
 
@@ -12728,7 +12730,13 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
  * computed again, and the gradient of o divided by their number.
  */
 
-enum { GRAD_Q, GRAD_K, GRAD_V };
+/* dq, dk and dv. */
+enum { GRAD_Q, GRAD_K, GRAD_V, GRADS };
+
+static const attn_output *grad_of(const attn_gradients *g, int which)
+{
+    return which == GRAD_Q ? &g->dq : which == GRAD_K ? &g->dk : &g->dv;
+}
 
 static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
                                 const attn_gradients *g, text *why)
@@ -12780,11 +12788,6 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
     return status;
 }
 
-static int grad_wanted(const attn_gradients *g, int which)
-{
-    return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
-}
-
 /* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
  * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
@@ -12798,8 +12801,8 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     int which;
     place(&at, 1, sizeof(dilated_slot));
     lay->slopes = place(&at, out->group, sizeof(float));
-    for (which = GRAD_Q; which <= GRAD_V; which++) {
-        const int64_t count = grad_wanted(g, which) ? floats[which] : 0;
+    for (which = GRAD_Q; which < GRADS; which++) {
+        const int64_t count = grad_of(g, which)->data ? floats[which] : 0;
         lay->sum_grads[which] = place(&at, count, sizeof(float));
         lay->part_grads[which] = place(&at, count, sizeof(float));
     }
@@ -12869,9 +12872,7 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
         lay->inner_bytes = max64(lay->inner_bytes, (int64_t)(bytes > forward ? bytes : forward));
     }
     lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
-    lay->blocks = 1;
-    lay->items = times(out->batch, out->heads);
-    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+    plan_blocks(out, lay);
     return ATTN_OK;
 }
 
@@ -12886,16 +12887,15 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
     memset(lay, 0, sizeof *lay);
     plan_sum_grads(d, &out, g, lay);
     status = plan_backward_calls(p, d, &out, g, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status
+                  : check_dilated_room(lay, have, "attn_dilated_backward_workspace_size", why);
 }
 
 /* ---- a call */
 
-static void run_backward_call(dilated_slot *w)
+static int64_t grad_dim(const dilated_slot *w, int which)
 {
-    const attn_status status =
-        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    return which == GRAD_V ? w->asked->head_dim_v : w->asked->head_dim;
 }
 
 /* view_output gives an output of the caller's that the call only reads. */
@@ -12910,56 +12910,49 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
- * all packed and f32. */
-static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
+/* prepare_mean_row gives the call a row of dout over the number of branches, packed and f32. */
+static void prepare_mean_row(dilated_slot *w, const call_row *at)
 {
     const attn_tensor *dout = &w->run->g.dout;
-    const int64_t head = w->head + h * w->step, dim = w->asked->head_dim_v;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    const int64_t at = ROW_AT(*dout, &w->s, head, w->s.q_row + position - w->before);
-    const float count = (float)branches_of_head(&w->run->d, head);
-    float *to = SLOT_FLOATS(w, w->run->lay.dout) + row * dim;
+    const int64_t dim = w->asked->head_dim_v, row = w->s.q_row + at->position - w->before;
+    const float count = (float)branches_of_head(&w->run->d, at->head);
+    float *to = SLOT_FLOATS(w, w->run->lay.dout) + at->row * dim;
     int64_t d;
-    load_run(w->asked->kernels, dout->dtype, to, dout->data, at, dim);
+    load_run(w->asked->kernels, dout->dtype, to, dout->data, ROW_AT(*dout, &w->s, at->head, row),
+             dim);
     for (d = 0; d < dim; d++)
         to[d] = to[d] / count;
 }
 
+/* prepare_mean gives the call the branch's own o and lse, too. */
 static void prepare_mean(dilated_slot *w)
 {
-    int64_t e, h, i, row = 0;
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
     ask_results(w, 1);
     run_call(w);
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                prepare_mean_row(w, e, h, i, row++);
+    each_row(w, prepare_mean_row);
 }
 
-/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
-static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
+/* add_row adds row `row` of the part to row `sum` of the sums. */
+static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row)
 {
     const dilated_layout *lay = &w->run->lay;
-    float *to = SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n;
-    const float *from = SLOT_FLOATS(w, lay->part_grads[which]) + row * n;
-    int64_t d;
-    for (d = 0; d < n; d++)
-        to[d] = to[d] + from[d];
+    const int64_t n = grad_dim(w, which);
+    add_floats(SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n,
+               SLOT_FLOATS(w, lay->part_grads[which]) + row * n, n);
 }
 
-static void add_dq(dilated_slot *w, int64_t sum, int64_t row)
+static void add_dq(dilated_slot *w, const call_row *at)
 {
-    add_row(w, GRAD_Q, sum, row, w->asked->head_dim);
+    add_row(w, GRAD_Q, at->sum, at->row);
 }
 
-static void add_keys_of(dilated_slot *w, int which, int64_t n)
+static void add_keys_of(dilated_slot *w, int which)
 {
     int64_t e, j, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (j = 0; j < w->at.keys; j++)
-            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
+            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
 }
 
 /* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
@@ -12967,6 +12960,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
     const attn_gradients *g = &w->run->g;
+    attn_output *const to[] = { &w->g.dq, &w->g.dk, &w->g.dv };
+    int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = g->gemms;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
@@ -12977,12 +12972,9 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
     }
-    if (g->dq.data)
-        w->g.dq.data = SLOT_FLOATS(w, lay->part_grads[GRAD_Q]);
-    if (g->dk.data)
-        w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
-    if (g->dv.data)
-        w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
+    for (which = GRAD_Q; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            to[which]->data = SLOT_FLOATS(w, lay->part_grads[which]);
     /* All calls take one set, as the largest call then needs most memory. */
     w->p.kernels = w->asked->kernels;
 }
@@ -12990,69 +12982,54 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 static void backward_call(dilated_slot *w)
 {
     const attn_gradients *g = &w->run->g;
+    int which;
     open_call(w);
     if (w->run->d.merge == ATTN_DILATED_MEAN)
         prepare_mean(w);
     ask_gradients_of(w);
-    run_backward_call(w);
+    if (!w->status)
+        w->status = backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     if (g->dq.data)
         each_row(w, add_dq);
-    if (g->dk.data)
-        add_keys_of(w, GRAD_K, w->asked->head_dim);
-    if (g->dv.data)
-        add_keys_of(w, GRAD_V, w->asked->head_dim_v);
+    for (which = GRAD_K; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            add_keys_of(w, which);
 }
 
 /* ---- an item */
 
-/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
-static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
-                        int64_t first_row, int64_t from, int64_t rows, int64_t n)
+static void clear_grad(const dilated_slot *w, int which)
 {
-    float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
-    int64_t i;
-    for (i = 0; i < rows; i++)
-        store_results(w, to, ROW_AT(*to, &w->s, head, first_row + i), sums + i * n, n);
+    const int64_t rows = which == GRAD_Q ? w->run->c.pr.group * w->s.q_len : w->s.kv_len;
+    if (grad_of(&w->run->g, which)->data)
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
+               (size_t)(rows * grad_dim(w, which)) * sizeof(float));
 }
 
-static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
+/* store_grad writes the sums to the caller's output. */
+static void store_grad(const dilated_slot *w, int which)
 {
-    if (grad_wanted(&w->run->g, which))
-        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)(rows * n) * sizeof(float));
-}
-
-static void clear_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    clear_grads(w, GRAD_Q, w->run->c.pr.group * w->s.q_len, p->head_dim);
-    clear_grads(w, GRAD_K, w->s.kv_len, p->head_dim);
-    clear_grads(w, GRAD_V, w->s.kv_len, p->head_dim_v);
-}
-
-static void store_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    const attn_gradients *g = &w->run->g;
-    const int64_t group = w->run->c.pr.group, rows = w->s.q_len, keys = w->s.kv_len;
-    int64_t h;
-    for (h = 0; h < group && g->dq.data; h++)
-        store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
-                    p->head_dim);
-    if (g->dk.data)
-        store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
-    if (g->dv.data)
-        store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+    const attn_output *to = grad_of(&w->run->g, which);
+    const int by_q = which == GRAD_Q;
+    const int64_t heads = by_q ? w->run->c.pr.group : 1, n = grad_dim(w, which);
+    const int64_t first = by_q ? w->s.q_row : w->s.kv_row, rows = by_q ? w->s.q_len : w->s.kv_len;
+    float *sum = SLOT_FLOATS(w, w->run->lay.sum_grads[which]);
+    int64_t h, i;
+    for (h = w->kv_head * heads; to->data && h < (w->kv_head + 1) * heads; h++)
+        for (i = first; i < first + rows; i++, sum += n)
+            store_results(w, to, ROW_AT(*to, &w->s, h, i), sum, n);
 }
 
 static void backward_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
-    int n;
-    clear_item(w);
+    dilated_slot *w = open_slot(c, base, index);
+    int n, which;
+    for (which = GRAD_Q; which < GRADS; which++)
+        clear_grad(w, which);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
         each_call(w, n, backward_call);
-    store_item(w);
+    for (which = GRAD_Q; which < GRADS; which++)
+        store_grad(w, which);
 }
 
 /* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
@@ -13119,11 +13096,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const attn_status status =
-        check_dilated_backward(p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated_backward(p, d, g, 1, have, &lay, &why), buffer, &why);
 }
 
 /* src/dilated/dilated.c - dilated attention: forward and backward. */
@@ -13178,37 +13152,45 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
- * begins as 0. */
-static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
+/* A ring_walk goes over the ranges of a rank. It begins as zero. */
+typedef struct ring_walk {
+    int64_t at; /* at counts the positions of the rank before this range. */
+    int64_t next;
+    attn_ring_range range;
+} ring_walk;
+
+/* next_range goes to the next range of a rank; it skips empty ranges and joins adjoining ones. It
+ * returns 0 after the last. */
+static int next_range(const ring_cut *c, int rank, ring_walk *w)
 {
-    attn_ring_range more;
-    while (dealt_range(c, rank, *at, range) && range->count == 0)
-        ++*at;
-    if (!dealt_range(c, rank, *at, range))
-        return 0;
-    while (dealt_range(c, rank, ++*at, &more) &&
-           (more.count == 0 || more.begin == range->begin + range->count))
+    attn_ring_range more, *range = &w->range;
+    w->at += range->count;
+    do {
+        if (!dealt_range(c, rank, w->next++, range))
+            return 0;
+    } while (range->count == 0);
+    for (; dealt_range(c, rank, w->next, &more); w->next++) {
+        if (more.count && more.begin != range->begin + range->count)
+            break;
         range->count += more.count;
+    }
     return 1;
 }
 
-/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
- * where asked. */
-static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
+/* A ring_share is what a rank holds. */
+typedef struct ring_share {
+    int64_t length, ranges, longest; /* longest is the length of its longest range. */
+} ring_share;
+
+static ring_share share_of(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, sum = 0, count = 0, most = 0;
-    while (next_range(c, rank, &at, &range)) {
-        sum += range.count;
-        most = max64(most, range.count);
-        count++;
+    ring_share share = { 0, 0, 0 };
+    ring_walk w = { 0 };
+    for (; next_range(c, rank, &w); share.ranges++) {
+        share.length += w.range.count;
+        share.longest = max64(share.longest, w.range.count);
     }
-    if (ranges)
-        *ranges = count;
-    if (longest)
-        *longest = most;
-    return sum;
+    return share;
 }
 
 /* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
@@ -13250,34 +13232,33 @@ static int64_t shift_of(const attn_params *p, int64_t b)
 /* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
-    attn_ring_range range;
-    int64_t at, b;
+    int64_t b;
     int rank;
     for (b = 0; (p->key_base || p->kv_begin) && b < p->batch; b++)
         if (shift_of(p, b) != shift_of(p, 0) || shift_of(p, b) < 0 || shift_of(p, b) % ATTN_CHUNK)
             return 0;
-    for (rank = 0; rank < c->ranks; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            if (range.begin % ATTN_CHUNK)
+    for (rank = 0; rank < c->ranks; rank++) {
+        ring_walk w = { 0 };
+        while (next_range(c, rank, &w))
+            if (w.range.begin % ATTN_CHUNK)
                 return 0;
+    }
     return 1;
 }
 
 static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
 {
-    ring_cut c;
-    c.ring = ring;
-    c.ranks = ranks;
-    c.length = p->seq_len_kv;
-    c.unit = ring->shard ? ring->shard : ATTN_CHUNK;
+    ring_cut c = { .ring = ring,
+                   .ranks = ranks,
+                   .length = p->seq_len_kv,
+                   .unit = ring->shard ? ring->shard : ATTN_CHUNK };
     c.units = ceil_div(c.length, c.unit);
     c.runs = ring->layout == ATTN_RING_ZIGZAG ? 2 * (int64_t)ranks : ranks;
     if (ring->layout == ATTN_RING_STRIPED)
         c.runs = max64(c.units, 1);
     c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
     c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
-    for (c.chunks = 1; c.chunks * ATTN_CHUNK < c.length + c.shift;)
-        c.chunks *= 2;
+    c.chunks = (int64_t)1 << tree_levels(ceil_div(c.length + c.shift, ATTN_CHUNK));
     return c;
 }
 
@@ -13285,25 +13266,16 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
  * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
-    attn_ring_range range;
-    int64_t at;
     int rank, whole = c->length == 0;
     for (rank = 0; rank < c->ranks && !whole; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            whole |= range.count == c->length;
+        whole = share_of(c, rank).longest == c->length;
     return c->along_tree || c->ring->gather || whole;
 }
 
 /* src/ring/nodes.c - the nodes of the merge tree that a range of keys is made of.
  *
- * Node (level, index) covers 2^level chunks from index * 2^level on. Nodes before the first key and
- * behind the last one are empty, and complete from the beginning.
+ * Nodes before the first key and behind the last one are empty, and complete from the beginning.
  */
-
-typedef struct ring_node {
-    int level;
-    int64_t index, begin, end; /* begin and end are positions. */
-} ring_node;
 
 /* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
@@ -13313,40 +13285,25 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
- * moves *from behind it. */
-static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
+/* chunk_begin gives the position where a chunk begins. */
+static int64_t chunk_begin(const ring_cut *c, int64_t chunk)
 {
-    ring_node node;
-    int64_t size = 1;
-    node.level = 0;
-    while (*from % (2 * size) == 0 && *from + 2 * size <= to) {
-        size *= 2;
-        node.level++;
-    }
-    node.index = *from / size;
-    node.begin = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    *from += size;
-    node.end = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    return node;
+    return min64(c->length, max64(0, chunk * ATTN_CHUNK - c->shift));
 }
 
-static int64_t count_nodes(const ring_cut *c, int64_t from, int64_t to)
+static int64_t nodes_of_range(const ring_cut *c, const attn_ring_range *range)
 {
-    int64_t count = 0;
-    for (; from < to; count++)
-        next_node(c, &from, to);
-    return count;
+    int64_t from, to;
+    chunks_of(c, range, &from, &to);
+    return range->count ? count_nodes(from, to) : 0;
 }
 
 static int64_t nodes_of_rank(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, from, to, count = 0;
-    while (next_range(c, rank, &at, &range)) {
-        chunks_of(c, &range, &from, &to);
-        count += c->along_tree ? count_nodes(c, from, to) : 1;
-    }
+    ring_walk w = { 0 };
+    int64_t count = 0;
+    while (next_range(c, rank, &w))
+        count += c->along_tree ? nodes_of_range(c, &w.range) : 1;
     return count;
 }
 
@@ -13360,7 +13317,7 @@ static int source_at(const ring_cut *c, int rank, int step)
  * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
-    int64_t x = 0, run = 0, from, to, count = 0;
+    int64_t x = 0, run = 0, count = 0;
     attn_ring_range come = { 0, 0 };
     while (x < c->length) {
         const int64_t begin = x;
@@ -13368,14 +13325,12 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
         if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
-            chunks_of(c, &come, &from, &to);
-            count += come.count ? count_nodes(c, from, to) : 0;
+            count += nodes_of_range(c, &come);
             come.begin = x;
             come.count = 0;
         }
     }
-    chunks_of(c, &come, &from, &to);
-    return count + (come.count ? count_nodes(c, from, to) : 0);
+    return count + nodes_of_range(c, &come);
 }
 
 /* states_at_once makes room for the states that wait and those of the keys that come next. */
@@ -13533,6 +13488,8 @@ static attn_status check_transport(const attn_ring *ring, text *why)
 static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, text *why)
 {
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
     if (g->dbias.data || g->dsinks || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
@@ -13542,6 +13499,18 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
     return ATTN_OK;
+}
+
+/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
+static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
+                               const attn_ring *ring, text *why)
+{
+    attn_status status = check_transport(ring, why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, why);
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, why);
+    return status;
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -13604,8 +13573,8 @@ typedef struct ring_plan {
 } ring_plan;
 
 typedef struct ring_entry {
-    int64_t index;
-    int level, slot; /* A slot of -1 is an empty state. */
+    tree_node node;
+    int slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
 /* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
@@ -13660,16 +13629,16 @@ static int64_t gift_floats(const ring_shape *s, int64_t length)
 
 static void plan_lengths(ring_plan *pl)
 {
-    int64_t longest, nodes = 0;
+    const ring_share own = share_of(&pl->cuts, pl->rank);
     int rank;
-    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
-    pl->longest = pl->key_range = 0;
+    pl->length = own.length;
+    pl->row_range = own.longest;
     for (rank = 0; rank < pl->cuts.ranks; rank++) {
-        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
-        pl->key_range = max64(pl->key_range, longest);
-        nodes += nodes_of_rank(&pl->cuts, rank);
+        const ring_share share = share_of(&pl->cuts, rank);
+        pl->longest = max64(pl->longest, share.length);
+        pl->key_range = max64(pl->key_range, share.longest);
+        pl->entry_count += nodes_of_rank(&pl->cuts, rank);
     }
-    pl->entry_count = nodes;
 }
 
 /* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
@@ -13678,15 +13647,12 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
-    int64_t longest;
     int r;
     part.part.rows = 1;
-    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.row_count = share_of(c, rank).longest;
     part.part.keys = !c->ring->gather;
-    for (r = 0; part.part.keys && r < c->ranks; r++) {
-        held_by(c, r, NULL, &longest);
-        part.part.key_count = max64(part.part.key_count, longest);
-    }
+    for (r = 0; part.part.keys && r < c->ranks; r++)
+        part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
     return attn_workspace_size(&part, bytes);
@@ -13709,13 +13675,12 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
 }
 
 /* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
-static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
+static int next_keys(const ring_cut *c, int *rank, ring_walk *w, attn_part *part)
 {
-    attn_ring_range keys;
-    for (; *rank < c->ranks; ++*rank, *at = 0)
-        if (next_range(c, *rank, at, &keys)) {
-            part->key_begin = keys.begin;
-            part->key_count = keys.count;
+    for (; *rank < c->ranks; ++*rank, memset(w, 0, sizeof *w))
+        if (next_range(c, *rank, w)) {
+            part->key_begin = w->range.begin;
+            part->key_count = w->range.count;
             return 1;
         }
     return 0;
@@ -13728,20 +13693,20 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
-    attn_ring_range rows;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at, row_count = -1, key_count = -1;
-    int rank;
+    ring_walk rows = { 0 };
+    int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
-    while (!status && next_range(c, own, &cursor, &rows)) {
-        part.part.row_begin = rows.begin;
-        part.part.row_count = rows.count;
-        rank = 0;
-        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
-            if (!lengths && rows.count == row_count && part.part.key_count == key_count)
+    while (!status && next_range(c, own, &rows)) {
+        ring_walk keys = { 0 };
+        int rank = 0;
+        part.part.row_begin = rows.range.begin;
+        part.part.row_count = rows.range.count;
+        while (!status && next_keys(c, &rank, &keys, &part.part)) {
+            if (!lengths && part.part.row_count == row_count && part.part.key_count == key_count)
                 continue;
             status = gradients_bytes(&part, g, bytes);
-            row_count = rows.count;
+            row_count = part.part.row_count;
             key_count = part.part.key_count;
         }
     }
@@ -13829,7 +13794,7 @@ static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, con
 OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
 {
     const ring_cut c = cut_of(p, ring, ring->transport->size);
-    return held_by(&c, ring->transport->rank, NULL, NULL);
+    return share_of(&c, ring->transport->rank).length;
 }
 
 /* check_ring checks everything that can be wrong on one rank. */
@@ -13837,30 +13802,21 @@ OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradien
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
 {
+    const int64_t have = bytes_given(workspace, bytes);
     int64_t need;
-    attn_status status = check_transport(ring, why);
+    attn_status status = check_query(p, g, gradients, ring, why);
     if (!status)
-        status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients && !g)
-        status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
+        status = check_tensors_held(p, g, ring, own_length(p, ring), why);
     if (status)
         return status;
-    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
-    if (!status)
-        status = ring_bytes(p, g, ring, &need);
-    if (status == ATTN_ERR_OVERFLOW && why->left)
-        bad_field(why, status, "seq_len_kv", p->seq_len_kv,
-                  ": the workspace of a ring would exceed the address space");
-    if (status || (workspace && bytes >= (size_t)need))
+    status = ring_bytes(p, g, ring, &need);
+    if (status == ATTN_ERR_OVERFLOW)
+        return bad_field(why, status, "seq_len_kv", p->seq_len_kv,
+                         ": the workspace of a ring would exceed the address space");
+    if (status || have >= need)
         return status;
-    put(why, "workspace_bytes (");
-    put_int(why, workspace ? (int64_t)bytes : 0);
-    put(why, ") must be at least ");
-    put_int(why, need);
-    return bad(why, ATTN_ERR_WORKSPACE,
-               "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
+    return too_small(why, have, need,
+                     g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
 }
 
 /* src/ring/agree.c - agreement of the ranks: before anything is sent, with each exchange, before outputs are written. */
@@ -14046,13 +14002,14 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
-static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
+/* set_part_rows makes the part's rows a range of this rank's. */
+static void set_part_rows(ring_call *c, const ring_walk *rows)
 {
     attn_params *p = &c->p;
+    const int64_t at = rows->at;
     p->part.rows = 1;
-    p->part.row_begin = range->begin;
-    p->part.row_count = range->count;
+    p->part.row_begin = rows->range.begin;
+    p->part.row_count = rows->range.count;
     p->q.data = input_at(&c->own.q, at);
     p->o.data = output_at(&c->own.o, at);
     p->lse.data = output_at(&c->own.lse, at);
@@ -14068,21 +14025,46 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
- * `length`. */
-static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
-                          int64_t begin, int64_t end)
+/* A ring_shard is the keys and values of rank `source`, which lie at `data`. */
+typedef struct ring_shard {
+    int source;
+    int64_t length;
+    const char *data;
+} ring_shard;
+
+/* length_at counts the positions of the shard that this rank has at a step. */
+static int64_t length_at(const ring_call *c, int step)
+{
+    return share_of(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step)).length;
+}
+
+static ring_shard shard_at(const ring_call *c, int step)
+{
+    const ring_shard shard = { source_at(&c->pl.cuts, c->pl.rank, step), length_at(c, step),
+                               c->base + c->pl.buffer[step % 2] };
+    return shard;
+}
+
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard. */
+static void set_part_keys(ring_call *c, const ring_shard *shard, int64_t at, int64_t begin,
+                          int64_t end)
 {
     attn_params *p = &c->p;
     const ring_shape *s = &c->pl.shape;
-    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0;
+    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0, length = shard->length;
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = end - begin;
-    p->k.data = shard + at * s->dim * (int64_t)bytes_of(p->k.dtype);
-    p->v.data = shard + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    p->k.data = shard->data + at * s->dim * (int64_t)bytes_of(p->k.dtype);
+    p->v.data = shard->data + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
     set_key_strides(&p->k, heads, length, s->dim);
     set_key_strides(&p->v, heads, length, s->dim_v);
+}
+
+static void set_all_keys(ring_call *c)
+{
+    c->p.part.keys = 0;
+    c->p.part.key_begin = c->p.part.key_count = 0;
 }
 
 /* pack_own packs one tensor of the rank's own keys or values. */
@@ -14129,16 +14111,17 @@ static int has_pairs(ring_call *c)
  * A slot is the raw states of all rows of this rank, range by range.
  */
 
-static attn_state slot_state(const ring_call *c, int slot)
+static attn_state slot_states(const ring_call *c, int slot)
 {
-    const int64_t rows = c->pl.rows;
-    attn_state s;
-    s.m = (float *)(void *)(c->base + c->pl.states) + slot * c->pl.slot_floats;
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    s.num_rows = rows;
-    s.head_dim_v = c->pl.shape.dim_v;
-    return s;
+    float *states = (float *)(void *)(c->base + c->pl.states);
+    return packed_states(states + slot * c->pl.slot_floats, c->pl.rows, c->pl.shape.dim_v);
+}
+
+/* range_states gives those of a range of this rank's rows. */
+static attn_state range_states(const ring_call *c, int slot, const ring_walk *rows)
+{
+    const attn_state s = slot_states(c, slot);
+    return state_at(&s, rows->at * c->pl.shape.entries_q, s.head_dim_v);
 }
 
 /* take_slot gives a slot of empty states. */
@@ -14147,7 +14130,6 @@ static int take_slot(ring_call *c)
     char *used = c->base + c->pl.used;
     attn_state s;
     int slot = 0, i, count = 0;
-    int64_t r;
     while (used[slot])
         slot++;
     ATTN_ASSERT(slot < c->pl.slots);
@@ -14156,10 +14138,8 @@ static int take_slot(ring_call *c)
         count += used[i];
     if (count > c->stats->max_pending)
         c->stats->max_pending = count;
-    s = slot_state(c, slot);
-    for (r = 0; r < s.num_rows; r++)
-        s.m[r] = NEG_INF;
-    memset(s.l, 0, (size_t)(s.num_rows * (1 + s.head_dim_v)) * sizeof *s.l);
+    s = slot_states(c, slot);
+    clear_states(&s);
     return slot;
 }
 
@@ -14169,180 +14149,160 @@ static int merge_slots(ring_call *c, int lower, int upper)
     attn_state a, b;
     if (lower < 0 || upper < 0)
         return lower < 0 ? upper : lower;
-    a = slot_state(c, lower);
-    b = slot_state(c, upper);
+    a = slot_states(c, lower);
+    b = slot_states(c, upper);
     attn_state_merge(&a, &b, &a);
     c->base[c->pl.used + upper] = 0;
     return lower;
 }
 
-/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
- * not merge along the tree, it takes what has come so far. */
-static int take_entry(ring_call *c, int level, int64_t index)
+/* entry_beside finds what a complete node merges with, NULL if that has not come: its sibling, or
+ * everything so far if states do not merge along the tree. */
+static ring_entry *entry_beside(const ring_call *c, tree_node node)
 {
     int64_t i;
-    for (i = 0; i < c->entry_count; i++) {
-        const ring_entry entry = c->entries[i];
-        if (entry.level != level || entry.index != index)
-            continue;
-        c->entries[i] = c->entries[--c->entry_count];
-        return entry.slot;
-    }
-    return -2;
+    for (i = 0; i < c->entry_count; i++)
+        if (!c->pl.cuts.along_tree || are_siblings(node, c->entries[i].node))
+            return &c->entries[i];
+    return NULL;
 }
 
 /* add_entry adds a complete node, which together with its sibling becomes the node above. */
-static void add_entry(ring_call *c, int level, int64_t index, int slot)
+static void add_entry(ring_call *c, tree_node node, int slot)
 {
-    const int along_tree = c->pl.cuts.along_tree;
-    ring_entry *entry;
-    int other;
-    while ((other = take_entry(c, level, along_tree ? index ^ 1 : 0)) > -2) {
-        slot = along_tree && index % 2 == 0 ? merge_slots(c, slot, other)
-                                            : merge_slots(c, other, slot);
-        level += along_tree;
-        index /= 2;
+    ring_entry *beside;
+    while ((beside = entry_beside(c, node)) != NULL) {
+        slot = node.index % 2 ? merge_slots(c, beside->slot, slot)
+                              : merge_slots(c, slot, beside->slot);
+        *beside = c->entries[--c->entry_count];
+        node = parent_of(node);
     }
-    entry = &c->entries[c->entry_count++];
-    entry->level = level;
-    entry->index = index;
-    entry->slot = slot;
+    beside = &c->entries[c->entry_count++];
+    beside->node = node;
+    beside->slot = slot;
 }
 
 /* compute_rows computes every range of this rank's rows against the keys of the part, into a new
  * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         if (*slot < 0)
             *slot = take_slot(c);
-        c->p.state = slot_state(c, *slot);
-        c->p.state.m += at * c->pl.shape.entries_q;
-        c->p.state.l += at * c->pl.shape.entries_q;
-        c->p.state.o += at * c->pl.shape.entries_q * c->pl.shape.dim_v;
+        c->p.state = range_states(c, *slot, &rows);
         status = attn_forward(&c->p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
     }
     return status;
 }
 
-/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
- * node. */
-static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
-                                 const attn_ring_range *range)
+/* compute_node takes the node of keys begin to end - 1, which begin at `at` of a shard. */
+static attn_status compute_node(ring_call *c, tree_node node, const ring_shard *shard, int64_t at,
+                                int64_t begin, int64_t end)
+{
+    attn_status status = ATTN_OK;
+    int slot = -1;
+    set_part_keys(c, shard, at, begin, end);
+    if (begin < end)
+        status = compute_rows(c, &slot);
+    add_entry(c, node, slot);
+    return status;
+}
+
+/* compute_range takes the keys of one range of a shard, node by node. */
+static attn_status compute_range(ring_call *c, const ring_shard *shard, const ring_walk *keys)
 {
     const ring_cut *cuts = &c->pl.cuts;
+    const attn_ring_range *range = &keys->range;
+    const tree_node upper = { 1, 0 }; /* Everything so far then is the lower half. */
     attn_status status = ATTN_OK;
-    ring_node node = { 0, 0, 0, 0 };
-    int64_t from = 0, to = 1;
-    int slot;
-    if (cuts->along_tree)
-        chunks_of(cuts, range, &from, &to);
+    int64_t from, to;
+    if (!cuts->along_tree)
+        return compute_node(c, upper, shard, keys->at, range->begin, range->begin + range->count);
+    chunks_of(cuts, range, &from, &to);
     while (from < to && !status) {
-        if (cuts->along_tree) {
-            node = next_node(cuts, &from, to);
-        } else {
-            node.begin = range->begin;
-            node.end = range->begin + range->count;
-            from = to;
-        }
-        slot = -1;
-        set_part_keys(c, shard, length, at + node.begin - range->begin, node.begin, node.end);
-        if (node.begin < node.end)
-            status = compute_rows(c, &slot);
-        add_entry(c, node.level, node.index, slot);
+        const int64_t begin = chunk_begin(cuts, from), at = keys->at + begin - range->begin;
+        const tree_node node = next_node(&from, to);
+        status = compute_node(c, node, shard, at, begin, chunk_begin(cuts, from));
     }
     return status;
 }
 
-/* compute_shard takes the keys of rank `source`. */
-static attn_status compute_shard(ring_call *c, int source, const char *shard)
+static attn_status compute_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count)
-        status = compute_range(c, shard, length, at, &range);
+    ring_walk keys = { 0 };
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys))
+        status = compute_range(c, shard, &keys);
     return status;
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
  * sequence. */
-static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
-                          int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
+static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
+                          int64_t length, const ring_walk *keys)
 {
     int64_t e;
     for (e = 0; e < entries; e++)
-        memcpy(to + (e * whole + range->begin) * bytes, shard + (e * length + at) * bytes,
-               (size_t)(range->count * bytes));
+        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
+               (size_t)(keys->range.count * bytes));
 }
 
-static void gather_shard(ring_call *c, int source, const char *shard)
+static void gather_shard(ring_call *c, const ring_shard *shard)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL), whole = c->pl.cuts.length;
+    const int64_t length = shard->length, whole = c->pl.cuts.length;
     char *to = c->base + c->pl.gathered;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0;
-    for (; next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        scatter_range(to, shard, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype), whole,
-                      length, at, &range);
-        scatter_range(to + values_at(s, whole), shard + values_at(s, length), s->entries_kv,
-                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, at, &range);
+    ring_walk keys = { 0 };
+    while (next_range(&c->pl.cuts, shard->source, &keys)) {
+        scatter_range(to, shard->data, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype),
+                      whole, length, &keys);
+        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
+                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, &keys);
     }
 }
 
 /* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
+    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
+    const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* All keys count. */
-    c->p.part.key_begin = c->p.part.key_count = 0;
+    set_part_keys(c, &all, 0, 0, all.length);
+    set_all_keys(c);
     status = compute_rows(c, &slot);
-    add_entry(c, 0, 0, slot);
+    add_entry(c, root, slot);
     return status;
 }
 
 static ring_message forward_message(const ring_call *c, int step)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    const int source = source_at(cuts, c->pl.rank, step);
-    const int next = source_at(cuts, c->pl.rank, step + 1);
-    ring_message m;
-    m.send = c->base + c->pl.buffer[step % 2];
-    m.receive = c->base + c->pl.buffer[(step + 1) % 2];
-    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cuts, source, NULL, NULL));
-    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cuts, next, NULL, NULL));
+    const ring_message m = { c->base + c->pl.buffer[step % 2],
+                             c->base + c->pl.buffer[(step + 1) % 2],
+                             shard_bytes(&c->pl.shape, length_at(c, step)),
+                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
     return m;
 }
 
 static attn_status write_outputs(ring_call *c)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
+    ring_walk rows = { 0 };
     int slot = c->entry_count ? c->entries[0].slot : -1;
     ATTN_ASSERT(c->entry_count <= 1);
     if (slot < 0)
         slot = take_slot(c);
     c->p.partial = 0;
-    c->p.part.keys = 0;
-    c->p.part.key_begin = c->p.part.key_count = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        attn_state state = slot_state(c, slot);
-        set_part_rows(c, &range, at);
-        state.m += at * c->pl.shape.entries_q;
-        state.l += at * c->pl.shape.entries_q;
-        state.o += at * c->pl.shape.entries_q * state.head_dim_v;
-        status = attn_state_finish(&c->p, &state);
+    set_all_keys(c);
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        const attn_state states = range_states(c, slot, &rows);
+        set_part_rows(c, &rows);
+        status = attn_state_finish(&c->p, &states);
     }
     return status;
 }
@@ -14354,8 +14314,8 @@ static attn_status ring_attention(ring_call *c)
     int step;
     c->p.partial = 1;
     for (step = 0; step < cuts->ranks; step++) {
-        const int source = source_at(cuts, c->pl.rank, step), last = step == cuts->ranks - 1;
-        const char *shard = c->base + c->pl.buffer[step % 2];
+        const ring_shard shard = shard_at(c, step);
+        const int last = step == cuts->ranks - 1;
         if (!last) {
             const ring_message m = forward_message(c, step);
             status = begin_exchange(c, &m, status);
@@ -14363,9 +14323,9 @@ static attn_status ring_attention(ring_call *c)
                 return status;
         }
         if (!status && cuts->ring->gather)
-            gather_shard(c, source, shard);
+            gather_shard(c, &shard);
         else if (!status)
-            status = compute_shard(c, source, shard);
+            status = compute_shard(c, &shard);
         if (!last)
             status = end_exchange(c, status);
     }
@@ -14385,17 +14345,12 @@ static attn_status ring_attention(ring_call *c)
 /* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    if (t >= cuts->ranks)
-        return 0;
-    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+    return t < c->pl.cuts.ranks ? shard_bytes(&c->pl.shape, length_at(c, t)) : 0;
 }
 
 static int64_t gift_bytes(const ring_call *c, int step)
 {
-    const int64_t length =
-        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
-    return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
+    return gift_floats(&c->pl.shape, length_at(c, step)) * (int64_t)sizeof(float);
 }
 
 static ring_message backward_message(const ring_call *c, int t)
@@ -14407,13 +14362,6 @@ static ring_message backward_message(const ring_call *c, int t)
     m.send_bytes = (keys ? gift_at(c, t) : 0) + (gifts ? gift_bytes(c, t - 1) : 0);
     m.receive_bytes = (keys ? gift_at(c, t + 1) : 0) + (gifts ? gift_bytes(c, t) : 0);
     return m;
-}
-
-static void add_floats(float *to, const float *from, int64_t count)
-{
-    int64_t i;
-    for (i = 0; i < count; i++)
-        to[i] = to[i] + from[i];
 }
 
 /* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
@@ -14430,20 +14378,22 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
+static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
+{
+    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
+}
+
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
  * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
     const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
-    memset(c->base + c->pl.part_dq, 0, (size_t)(s->entries_q * rows * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dk, 0, (size_t)(s->entries_kv * keys * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dv, 0, (size_t)(s->entries_kv * keys * s->dim_v) * sizeof(float));
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
-    c->g.dq.data = c->base + c->pl.part_dq;
-    c->g.dk.data = c->base + c->pl.part_dk;
-    c->g.dv.data = c->base + c->pl.part_dv;
+    c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
+    c->g.dk.data = zeros_at(c, c->pl.part_dk, s->entries_kv * keys * s->dim);
+    c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
 }
 
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
@@ -14453,17 +14403,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     const ring_shape *s = &c->pl.shape;
     float *gift = floats_at(c, c->pl.gift);
     const int64_t keys = c->p.part.key_count;
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, row = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
-        set_part_rows(c, &range, row);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         set_part_gradients(c);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
-        add_rows(floats_at(c, c->pl.dq), c->pl.length, row, floats_at(c, c->pl.part_dq),
-                 range.count, s->entries_q, s->dim);
+        add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
+                 rows.range.count, s->entries_q, s->dim);
         add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
         add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
                  s->entries_kv, s->dim_v);
@@ -14471,18 +14420,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
- * rows to dq. */
-static attn_status backward_shard(ring_call *c, int source, const char *shard)
+/* backward_shard adds the rows' gradients by the keys of a shard to `gift`, and those by the rows to
+ * dq. */
+static attn_status backward_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
-        status = backward_range(c, length, at);
+    ring_walk keys = { 0 };
+    zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, shard->length));
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys)) {
+        set_part_keys(c, shard, keys.at, keys.range.begin, keys.range.begin + keys.range.count);
+        status = backward_range(c, shard->length, keys.at);
     }
     return status;
 }
@@ -14513,14 +14460,15 @@ static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
     const attn_gradients *g = &c->own_g;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0, b;
-    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
-        set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
+    const ring_shard own = shard_at(c, 0);
+    ring_walk w = { 0 };
+    int64_t b;
+    while (next_range(&c->pl.cuts, c->pl.rank, &w)) {
+        set_part_rows(c, &w);
+        set_part_keys(c, &own, w.at, w.range.begin, w.range.begin + w.range.count);
         for (b = 0; b < c->p.batch; b++) {
             const sequence q = sequence_of(&c->p, b);
-            const int64_t row = at - range.begin, key = row + q.column;
+            const int64_t row = w.at - w.range.begin, key = row + q.column;
             const int64_t heads_kv = s->entries_kv / c->p.batch;
             store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
                            floats_at(c, c->pl.dq));
@@ -14548,17 +14496,16 @@ static attn_status ring_gradients(ring_call *c)
     const int exchanges = cuts->ranks > 1;
     attn_status status = load_own(c);
     int t;
-    memset(c->base + c->pl.dq, 0,
-           (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
+    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
     for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
+        const ring_shard shard = shard_at(c, t);
         if (exchanges)
             status = begin_exchange(c, &m, status);
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
-            status =
-                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
+            status = backward_shard(c, &shard);
         if (exchanges)
             status = end_exchange(c, status);
         if (!status && t < cuts->ranks)
@@ -14572,48 +14519,54 @@ static attn_status ring_gradients(ring_call *c)
 
 /* src/ring/ring.c - context parallelism: the public functions. */
 
+/* cut_for makes *cuts those of a call about which somebody asks what `rank` holds. */
+static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank, ring_cut *cuts)
+{
+    text why = text_in(NULL, 0);
+    attn_status status;
+    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
+        return ATTN_ERR_ARG;
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (!status)
+        *cuts = cut_of(p, ring, ring->transport->size);
+    return status;
+}
+
 ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
                                       attn_ring_range *ranges, int64_t most, int64_t *count)
 {
-    text why = text_in(NULL, 0);
-    attn_ring_range range;
+    ring_walk w = { 0 };
     attn_status status;
     ring_cut cuts;
-    int64_t at = 0;
-    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) || rank < 0 ||
-        rank >= ring->transport->size)
+    if (!count || most < 0 || (most > 0 && !ranges))
         return ATTN_ERR_ARG;
     *count = 0;
-    status = check_cut(p, ring, ring->transport->size, &why);
-    if (status)
-        return status;
-    for (cuts = cut_of(p, ring, ring->transport->size); next_range(&cuts, rank, &at, &range);
-         ++*count)
+    status = cut_for(p, ring, rank, &cuts);
+    for (; !status && next_range(&cuts, rank, &w); ++*count)
         if (*count < most)
-            ranges[*count] = range;
-    return ATTN_OK;
+            ranges[*count] = w.range;
+    return status;
 }
 
 ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *ring, int rank,
                                         attn_ring_info *info)
 {
-    text why = text_in(NULL, 0);
     attn_status status;
+    ring_share share;
     ring_cut cuts;
     int r;
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
-    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
-        return ATTN_ERR_ARG;
-    status = check_cut(p, ring, ring->transport->size, &why);
+    status = cut_for(p, ring, rank, &cuts);
     if (status)
         return status;
-    cuts = cut_of(p, ring, ring->transport->size);
+    share = share_of(&cuts, rank);
     info->canonical = is_canonical(&cuts);
-    info->length = held_by(&cuts, rank, &info->ranges, NULL);
+    info->length = share.length;
+    info->ranges = share.ranges;
     for (r = 0; r < cuts.ranks; r++)
-        info->longest = max64(info->longest, held_by(&cuts, r, NULL, NULL));
+        info->longest = max64(info->longest, share_of(&cuts, r).length);
     return ATTN_OK;
 }
 
@@ -14625,14 +14578,7 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    *bytes = 0;
-    status = check_transport(ring, &why);
-    if (!status)
-        status = check_cut(p, ring, ring->transport->size, &why);
-    if (!status && gradients && !g)
-        status = ATTN_ERR_ARG;
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, &why);
+    status = check_query(p, g, gradients, ring, &why);
     if (!status)
         status = ring_bytes(p, g, ring, &need);
     *bytes = status ? 0 : (size_t)need;
@@ -14658,9 +14604,7 @@ static const char *ring_sentence(const attn_params *p, const attn_gradients *g, 
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
@@ -14683,11 +14627,9 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
 {
-    char *base = (char *)workspace;
-    ring_call *c;
+    char *base = align_memory(workspace);
+    ring_call *c = (ring_call *)(void *)base;
     size_t work;
-    base = align_memory(base);
-    c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);

@@ -798,8 +798,9 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
  * factor of *p.
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
- * types of o and lse are those of *p; either may be off, but not both. Returns the errors of *p and
- * ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
+ * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
+ * that gave the states, but refuses other outputs than these with ATTN_ERR_UNSUPPORTED. Returns the
+ * errors of *p, too, and ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
 /* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.
@@ -1314,12 +1315,12 @@ typedef struct attn_resumable {
     int32_t *q_len;     /* rows in the tile's call: those of the entry under way, 0 for others */
     char *k, *v;        /* keys of the tile */
     int64_t tile_keys, kv_heads, head_dim, head_dim_v;
-    int64_t entry;             /* batch entry under way */
-    int64_t next, end;         /* its next key, and the one behind its last */
-    int64_t entry_rows;        /* states of a batch entry */
-    attn_state states;         /* states of all rows: of the chunk under way, and of entries done */
-    float *pending;            /* nodes of the merge tree of the entry under way */
-    unsigned char slot_of[64]; /* 1 + the slot where the node of a level waits; 0 means none */
+    int64_t entry;      /* batch entry under way */
+    int64_t next, end;  /* its next key, and the one behind its last */
+    int64_t entry_rows; /* states of a batch entry */
+    attn_state states;  /* states of all rows: of the chunk under way, and of entries done */
+    float *waiting[64]; /* nodes of the entry's merge tree, by their level */
+    float *pending;     /* where the next node goes */
     void *workspace;
     size_t workspace_bytes;
 } attn_resumable;

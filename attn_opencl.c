@@ -515,7 +515,6 @@ struct attn_kernels {
 };
 
 #endif /* ATTN_SEAM_H */
-#include "kernels.cl"
 
 /* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
 
@@ -589,18 +588,16 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;
-}
-
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
 }
 
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
@@ -637,6 +634,97 @@ static inline attn_tensor as_tensor(const attn_output *o)
     const attn_tensor t = { o->dtype, o->stride_batch, o->stride_head, o->stride_seq, o->data };
     return t;
 }
+
+/* src/tree.c - the merge tree over chunks of keys: where a complete node waits, and what it merges with.
+ *
+ * Node (level, index) covers the 2^level chunks from index * 2^level on. It is A + B, its lower half
+ * and its upper half, and waits for its sibling once it is complete. What covers no key is empty, and
+ * takes no part in a merge. In ascending order at most one node waits on each level, as a one bit
+ * does in a binary counter.
+ */
+
+#define MAX_LEVELS 64
+
+/* tree_levels counts the levels of a binary tree above its leaves. */
+static inline int tree_levels(int64_t leaves)
+{
+    int levels = 0;
+    for (; leaves > 1; leaves = ceil_div(leaves, 2))
+        levels++;
+    return levels;
+}
+
+/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
+ * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
+ * chunks, and one more where the first key lies inside the tree. */
+static inline int tree_states(int64_t keys, int inside)
+{
+    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+}
+
+/* ---- in ascending order */
+
+/* level_after gives the level of the largest node that ends with node i of level 0: trailing one
+ * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
+ * what is left is then the tree above. */
+static inline int level_after(int64_t i)
+{
+    int level = 0;
+    for (; i & 1; i >>= 1)
+        level++;
+    return level;
+}
+
+/* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
+ * keys behind it merges with it as B, and is then that of all keys from the node on. */
+static inline float *take_lower(float **waiting, int level)
+{
+    float *lower = NULL;
+    int k;
+    for (k = 0; k < level && !lower; k++) {
+        lower = waiting[k];
+        waiting[k] = NULL;
+    }
+    return lower;
+}
+
+/* ---- in any order */
+
+typedef struct tree_node {
+    int64_t index;
+    int level;
+} tree_node;
+
+static inline tree_node parent_of(tree_node node)
+{
+    const tree_node parent = { node.index / 2, node.level + 1 };
+    return parent;
+}
+
+static inline int are_siblings(tree_node a, tree_node b)
+{
+    return a.level == b.level && a.index == (b.index ^ 1);
+}
+
+/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
+ * moves *from behind it. */
+static inline tree_node next_node(int64_t *from, int64_t to)
+{
+    tree_node node = { *from, 0 };
+    while (node.index % 2 == 0 && *from + ((int64_t)2 << node.level) <= to)
+        node = parent_of(node);
+    *from += (int64_t)1 << node.level;
+    return node;
+}
+
+static inline int64_t count_nodes(int64_t from, int64_t to)
+{
+    int64_t count = 0;
+    for (; from < to; count++)
+        next_node(&from, to);
+    return count;
+}
+#include "kernels.cl"
 
 /* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
  *
@@ -1077,6 +1165,22 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* too_small names the function `query`, which says how large the workspace should be. */
+static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    done(status, why);
+    return why->left ? buffer : attn_status_string(status);
+}
+
 /* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
 
 typedef struct size_rule {
@@ -1378,7 +1482,8 @@ enum taker {
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_ALL = 31,
+    BY_FINISH = 32,   /* attn_state_finish */
+    BY_ALL = 63,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -1424,7 +1529,8 @@ typedef struct call_field {
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    /* What a call with all keys gives. */
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -1514,7 +1620,7 @@ static const call_field call_fields[] = {
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
-    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it needs o and lse" },
     { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },

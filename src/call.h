@@ -7,6 +7,7 @@
 #pragma once
 
 #include "seam.h"
+#include "tree.c"
 
 typedef struct tuning {
     int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
@@ -94,7 +95,6 @@ typedef struct plan {
 } plan;
 
 enum { KEYS, VALUES };
-#define MAX_LEVELS 64
 
 /* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
 typedef struct key_tile {

@@ -54,7 +54,8 @@ enum taker {
     BY_RESUMABLE = 4, /* attn_resume_begin */
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
-    BY_ALL = 31,
+    BY_FINISH = 32,   /* attn_state_finish */
+    BY_ALL = 63,
     BY_RANKS = 64,     /* every rank of a ring must have the value, */
     BY_RANKS_SET = 128 /* or must have set it or not */
 };
@@ -100,7 +101,8 @@ typedef struct call_field {
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING), /* of the whole softmax */
+    /* What a call with all keys gives. */
+    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -190,7 +192,7 @@ static const call_field call_fields[] = {
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
-    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART, ANY),
+    { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it needs o and lse" },
     { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },

@@ -131,16 +131,6 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
-static attn_status too_small(int64_t least, size_t bytes, text *why)
-{
-    put(why, "workspace_bytes (");
-    put_int(why, (int64_t)bytes);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    put(why, "; attn_workspace_size says what is best");
-    return ATTN_ERR_WORKSPACE;
-}
-
 /* A backend has one size, and there is no plan of the CPU. */
 static attn_status check_backend(const problem *pr, size_t bytes, text *why)
 {
@@ -148,7 +138,8 @@ static attn_status check_backend(const problem *pr, size_t bytes, text *why)
     const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
-    return bytes < need ? too_small((int64_t)need, bytes, why) : ATTN_OK;
+    return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
+                        : ATTN_OK;
 }
 
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
@@ -170,7 +161,7 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
     if (!status && *workers == 0)
-        status = too_small(workspace_bytes(pr, pl, 1), room, why);
+        status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
 }
 
@@ -223,9 +214,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_problem_of(const attn_params *p, attn_problem *pr, char *buffer,

@@ -38,9 +38,11 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     problem pr;
     attn_status status;
     int64_t b, head, i;
-    if (!is_state(state))
+    if (!p || !is_state(state))
         return ATTN_ERR_ARG;
-    status = validate(p, &pr, 0, &why);
+    status = refuse_fields(p, BY_FINISH, "attn_state_finish", &why);
+    if (!status)
+        status = validate(p, &pr, 0, &why);
     if (status)
         return status;
     if (!pr.p.o.data && !pr.p.lse.data)
@@ -54,16 +56,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     return status;
 }
 
-/* ---- helpers for callers */
-
 /* ---- raw states */
-
-static void copy_state(const attn_state *to, const attn_state *from, int64_t head_dim_v)
-{
-    *to->m = *from->m;
-    *to->l = *from->l;
-    memmove(to->o, from->o, (size_t)head_dim_v * sizeof *to->o);
-}
 
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
 {
@@ -75,7 +68,7 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         const attn_state upper = state_at(b, row, out->head_dim_v);
         const attn_state sum = state_at(out, row, out->head_dim_v);
         if (*lower.l == 0.0f || *upper.l == 0.0f) /* An empty part changes nothing. */
-            copy_state(&sum, *lower.l == 0.0f ? &upper : &lower, out->head_dim_v);
+            copy_states(&sum, *lower.l == 0.0f ? &upper : &lower, 1, out->head_dim_v);
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }

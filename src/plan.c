@@ -21,15 +21,6 @@
 #define TREE_KEYS ((int64_t)1 << 20)
 #define ITEM_TILES 12
 
-/* tree_slots counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
-static int tree_slots(const problem *pr, int64_t keys)
-{
-    const int inside = begins_inside(&pr->p);
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
-}
-
 /* item_rows counts the rows of one item of the first list. */
 static int64_t item_rows(const plan *pl)
 {
@@ -265,7 +256,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
-        pl->state_slots = tree_slots(pr, tree_keys(pr, pl));
+        pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
         plan_slot(pr, pl);

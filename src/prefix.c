@@ -98,7 +98,7 @@ static void plan_prefix_list(const problem *pr, const plan *pl, plan *list)
     list->kernels = pr->batch_kernels;
     list->rows = list->kernels->rows;
     list->keys = pr->batch_tile_keys;
-    list->state_slots = tree_slots(pr, pl->prefix_keys);
+    list->state_slots = tree_states(pl->prefix_keys, begins_inside(&pr->p));
     list->tiles = ceil_div(rows, list->rows);
     list->item_tiles = most_item_tiles(list, rows) + 1;
     do {

@@ -26,13 +26,6 @@ static int64_t tile_bytes(const attn_params *p, int64_t keys)
     return times(times(p->num_heads_kv, keys), plus(k, v));
 }
 
-/* most_pending counts the nodes of the tree that may wait at once: one a level, of chunks that
- * begin anywhere. */
-static int64_t most_pending(int64_t keys)
-{
-    return 2 + tree_levels(ceil_div(keys, ATTN_CHUNK) + 1);
-}
-
 /* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
@@ -43,7 +36,7 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
         lay->tile_keys /= 2;
     lay->entry_rows = times(p->num_heads_q, rows_held(p));
     lay->rows = times(p->batch, lay->entry_rows);
-    lay->slots = most_pending(p->seq_len_kv);
+    lay->slots = tree_states(p->seq_len_kv, 1); /* Keys begin inside a chunk. */
     lay->q_len = place(&at, p->batch, sizeof(int32_t));
     lay->m = place(&at, lay->rows, sizeof(float));
     lay->l = place(&at, lay->rows, sizeof(float));
@@ -159,7 +152,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
 {
     char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
-    text none = text_in(NULL, 0);
+    const text begin = *why;
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -168,100 +161,57 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     if (attn_workspace_size(one, &need))
         return check_call(one, NULL, 0, NULL, why);
     fixed = (size_t)fixed_bytes(lay);
-    status = room < fixed ? ATTN_ERR_WORKSPACE
-                          : check_call(one, base + lay->workspace, room - fixed, NULL, &none);
-    if (status != ATTN_ERR_WORKSPACE)
-        return status ? check_call(one, base + lay->workspace, room - fixed, NULL, why) : ATTN_OK;
+    if (room >= fixed)
+        status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
+    if (room >= fixed && status != ATTN_ERR_WORKSPACE)
+        return status;
+    *why = begin; /* The caller knows of no workspace. */
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
     put_int(why, (int64_t)(fixed + need));
-    return status;
+    return ATTN_ERR_WORKSPACE;
 }
 
 /* ---- states */
 
-/* pending_state gives state number `slot` of the entry under way. */
-static attn_state pending_state(const attn_resumable *r, int slot)
-{
-    attn_state s;
-    s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
-    s.m = r->pending + slot * r->entry_rows * (r->head_dim_v + 2);
-    s.l = s.m + r->entry_rows;
-    s.o = s.l + r->entry_rows;
-    return s;
-}
-
-/* entry_state gives the states of the chunk under way. */
-static attn_state entry_state(const attn_resumable *r)
+/* entry_states gives the states of the chunk under way. */
+static attn_state entry_states(const attn_resumable *r)
 {
     attn_state s = state_at(&r->states, r->entry * r->entry_rows, r->head_dim_v);
     s.num_rows = r->entry_rows;
-    s.head_dim_v = r->head_dim_v;
     return s;
 }
 
-static void empty_state(const attn_state *s)
+static attn_state waiting_states(const attn_resumable *r, float *at)
 {
-    int64_t row;
-    for (row = 0; row < s->num_rows; row++)
-        s->m[row] = NEG_INF;
-    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
-    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+    return packed_states(at, r->entry_rows, r->head_dim_v);
 }
 
-static void move_state(const attn_state *to, const attn_state *from)
+/* merge_lower merges the nodes that wait below `level` into the states of the chunk under way. They
+ * lie on a stack, as the lower of two levels waits later. */
+static void merge_lower(attn_resumable *r, int level)
 {
-    memcpy(to->m, from->m, (size_t)to->num_rows * sizeof *to->m);
-    memcpy(to->l, from->l, (size_t)to->num_rows * sizeof *to->l);
-    memcpy(to->o, from->o, (size_t)(to->num_rows * to->head_dim_v) * sizeof *to->o);
+    attn_state now = entry_states(r);
+    float *at;
+    while ((at = take_lower(r->waiting, level)) != NULL) {
+        const attn_state lower = waiting_states(r, at);
+        attn_state_merge(&lower, &now, &now);
+        r->pending = at;
+    }
 }
 
-/* merge_level merges what waits at a level, which is lower, into the state of the chunk or chunks
- * under way. */
-static void merge_level(attn_resumable *r, int level)
-{
-    attn_state now = entry_state(r), lower;
-    if (!r->slot_of[level])
-        return;
-    lower = pending_state(r, r->slot_of[level] - 1);
-    attn_state_merge(&lower, &now, &now);
-    r->slot_of[level] = 0;
-}
-
-static int free_slot(const attn_resumable *r)
-{
-    int slot = 0, level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        if (r->slot_of[level] == slot + 1) {
-            slot++;
-            level = -1;
-        }
-    return slot;
-}
-
-/* end_of_chunk puts the state of the complete chunk i into the tree; the trailing one bits of i are
- * the levels at which a lower half waits. */
+/* end_of_chunk puts the states of chunk i, which is complete, into the tree. */
 static void end_of_chunk(attn_resumable *r, int64_t i)
 {
-    const attn_state now = entry_state(r);
-    attn_state place_of;
-    int level = 0, slot;
-    for (; i & 1; i >>= 1)
-        merge_level(r, level++);
-    slot = free_slot(r);
-    place_of = pending_state(r, slot);
-    move_state(&place_of, &now);
-    empty_state(&now);
-    r->slot_of[level] = (unsigned char)(slot + 1);
-}
-
-/* end_of_entry forms the root of the entry under way, where keys that never came are empty. */
-static void end_of_entry(attn_resumable *r)
-{
-    int level;
-    for (level = 0; level < COUNT_OF(r->slot_of); level++)
-        merge_level(r, level);
+    const attn_state now = entry_states(r);
+    const int level = level_after(i);
+    attn_state node;
+    merge_lower(r, level);
+    r->waiting[level] = r->pending;
+    node = waiting_states(r, r->pending);
+    copy_states(&node, &now, r->entry_rows, r->head_dim_v);
+    clear_states(&now);
+    r->pending += r->entry_rows * (r->head_dim_v + 2);
 }
 
 /* ---- tiles */
@@ -311,12 +261,9 @@ static void choose_entry(const attn_resumable *r, int64_t b, const sequence *s)
 /* next_entry begins the next entry with keys. */
 static void next_entry(attn_resumable *r, sequence *s)
 {
-    for (;;) {
-        r->entry++;
-        keys_of_entry(&r->p, r->entry, s, &r->next, &r->end);
-        if (r->next < r->end)
-            break;
-    }
+    do
+        keys_of_entry(&r->p, ++r->entry, s, &r->next, &r->end);
+    while (r->next == r->end);
     choose_entry(r, r->entry, s);
 }
 
@@ -365,7 +312,7 @@ OWN_FRAME static void take_in_tile(attn_resumable *r)
     if ((s.key_base + r->next) % ATTN_CHUNK == 0)
         end_of_chunk(r, (s.key_base + r->next) / ATTN_CHUNK - 1);
     if (r->next == r->end)
-        end_of_entry(r);
+        merge_lower(r, MAX_LEVELS); /* Keys that never came are empty. */
 }
 
 /* want_tile and take_in_tile have frames of their own, as attn_forward leaves little of 4 KiB of
@@ -412,9 +359,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
     attn_params one;
     const attn_status status =
         check_begin(p, tile_keys, fetch, memory, memory_bytes, &lay, &one, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, int64_t tile_keys,
@@ -454,7 +399,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->pending = (float *)(void *)(base + lay.pending);
     r->workspace = base + lay.workspace;
     r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
-    empty_state(&r->states);
+    clear_states(&r->states);
     r->total = count_tiles(p, r->tile_keys);
     return ATTN_OK;
 }

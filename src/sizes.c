@@ -75,18 +75,16 @@ static inline char *align_memory(const void *memory)
     return (char *)memory + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT;
 }
 
+/* bytes_given counts the bytes of a caller's workspace that can matter. */
+static inline int64_t bytes_given(const void *workspace, size_t bytes)
+{
+    const int64_t limit = ADDRESS_LIMIT;
+    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return a == 0 ? 0 : (a - 1) / b + 1;
-}
-
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
 }
 
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */

@@ -1,6 +1,7 @@
-/* src/state.c - the state (m, l, o) of a tile's rows, stored as [m rows][l rows][o head_dim_v x rows], the merge
+/* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
  * SPDX-License-Identifier: MIT
- * tree over chunks of keys, the sink, and the result.
+ *
+ * A state is stored as [m rows][l rows][o head_dim_v x rows].
  */
 #pragma once
 
@@ -38,45 +39,36 @@ static float *begin_state(tile *t)
     return state;
 }
 
-/* end_chunk keeps the merge tree as a binary counter: chunk i is complete, and its state is NULL if
- * no key of it was visible. Trailing one bits of i are the levels at which a lower half waits. All
- * i may also be nodes of one higher level; what is left is then the tree above. */
-static void end_chunk(tile *t, int64_t i)
+/* take_node takes the current state out of the tile, merged with what waits below `level`. */
+static float *take_node(tile *t, int level)
 {
-    float *state = t->state;
-    int level = 0;
+    float *state = t->state, *lower;
     t->state = NULL;
-    for (; i & 1; i >>= 1, level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && state) {
+    while ((lower = take_lower(t->pending, level)) != NULL) {
+        if (state) {
             t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
             give_state(t, lower);
-        } else if (lower) {
+        } else {
             state = lower;
         }
     }
+    return state;
+}
+
+/* end_chunk puts the state of chunk i, which is complete, into the tree; it is NULL if no key of the
+ * chunk was visible. */
+static void end_chunk(tile *t, int64_t i)
+{
+    const int level = level_after(i);
+    float *state = take_node(t, level);
     ATTN_ASSERT(t->pending[level] == NULL);
     t->pending[level] = state;
 }
 
-/* take_root gives the root: keys and chunks that never came are empty, so the state of the current
- * chunk and the pending ones fold upwards. */
+/* take_root gives the root: keys and chunks that never came are empty. */
 static float *take_root(tile *t)
 {
-    float *root = t->state;
-    int level;
-    t->state = NULL;
-    for (level = 0; level < MAX_LEVELS; level++) {
-        float *lower = t->pending[level];
-        t->pending[level] = NULL;
-        if (lower && root) {
-            t->pl->kernels->merge(lower, root, t->pr->p.head_dim_v);
-            give_state(t, lower);
-        } else if (lower) {
-            root = lower;
-        }
-    }
+    float *root = take_node(t, MAX_LEVELS);
     return root ? root : begin_state(t);
 }
 

@@ -18,6 +18,37 @@ static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head
     return one;
 }
 
+/* packed_states gives the states of rows as one array has them: every m, every l, then every o. */
+static inline attn_state packed_states(float *at, int64_t rows, int64_t head_dim_v)
+{
+    const attn_state s = { rows, head_dim_v, at, at + rows, at + 2 * rows };
+    return s;
+}
+
+static inline void copy_states(const attn_state *to, const attn_state *from, int64_t rows,
+                               int64_t head_dim_v)
+{
+    memmove(to->m, from->m, (size_t)rows * sizeof *to->m);
+    memmove(to->l, from->l, (size_t)rows * sizeof *to->l);
+    memmove(to->o, from->o, (size_t)(rows * head_dim_v) * sizeof *to->o);
+}
+
+static inline void clear_states(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+}
+
+static inline void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
 static inline int is_state(const attn_state *s)
 {
     return s && s->m && s->l && s->o;

@@ -177,3 +177,19 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
     put(why, ")");
     return bad(why, ATTN_ERR_ARG, rest);
 }
+
+/* too_small names the function `query`, which says how large the workspace should be. */
+static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    done(status, why);
+    return why->left ? buffer : attn_status_string(status);
+}

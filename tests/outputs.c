@@ -142,6 +142,10 @@ static void check_refused(int round)
     t.p.logits.data = test_alloc((size_t)(s.batch * s.heads_q * s.seq_q * s.seq_kv) * 4);
     t.p.logits.stage = ATTN_LOGITS_SOFTMAX;
     CHECK(test_run(&t.p) == ATTN_ERR_UNSUPPORTED, "probabilities with partial");
+    CHECK(attn_state_finish(&t.p, &t.p.state) == ATTN_ERR_UNSUPPORTED, "probabilities of a state");
+    t.p.partial = 0;
+    CHECK(attn_state_finish(&t.p, &t.p.state) == ATTN_ERR_UNSUPPORTED, "probabilities of a state");
+    CHECK(tensor_unchanged(&t.o) && tensor_unchanged(&t.lse), "a refused state was written");
 }
 
 static float minus_zero(void *user, const attn_pair *at, float logit)

@@ -20,8 +20,9 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
  * factor of *p.
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
- * types of o and lse are those of *p; either may be off, but not both. Returns the errors of *p and
- * ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
+ * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
+ * that gave the states, but refuses other outputs than these with ATTN_ERR_UNSUPPORTED. Returns the
+ * errors of *p, too, and ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
 /* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.

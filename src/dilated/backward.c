@@ -10,7 +10,13 @@
 #include "../backward/backward.c"
 #include "forward.c"
 
-enum { GRAD_Q, GRAD_K, GRAD_V };
+/* dq, dk and dv. */
+enum { GRAD_Q, GRAD_K, GRAD_V, GRADS };
+
+static const attn_output *grad_of(const attn_gradients *g, int which)
+{
+    return which == GRAD_Q ? &g->dq : which == GRAD_K ? &g->dk : &g->dv;
+}
 
 static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
                                 const attn_gradients *g, text *why)
@@ -62,11 +68,6 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
     return status;
 }
 
-static int grad_wanted(const attn_gradients *g, int which)
-{
-    return (which == GRAD_Q ? g->dq.data : which == GRAD_K ? g->dk.data : g->dv.data) != NULL;
-}
-
 /* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
  * mean its o, lse and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
@@ -80,8 +81,8 @@ static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn
     int which;
     place(&at, 1, sizeof(dilated_slot));
     lay->slopes = place(&at, out->group, sizeof(float));
-    for (which = GRAD_Q; which <= GRAD_V; which++) {
-        const int64_t count = grad_wanted(g, which) ? floats[which] : 0;
+    for (which = GRAD_Q; which < GRADS; which++) {
+        const int64_t count = grad_of(g, which)->data ? floats[which] : 0;
         lay->sum_grads[which] = place(&at, count, sizeof(float));
         lay->part_grads[which] = place(&at, count, sizeof(float));
     }
@@ -151,9 +152,7 @@ static attn_status plan_backward_calls(const attn_params *p, const attn_dilated 
         lay->inner_bytes = max64(lay->inner_bytes, (int64_t)(bytes > forward ? bytes : forward));
     }
     lay->slot_bytes = plus(lay->inner, aligned(lay->inner_bytes));
-    lay->blocks = 1;
-    lay->items = times(out->batch, out->heads);
-    lay->workers = (int)max64(1, min64(out->workers, lay->items));
+    plan_blocks(out, lay);
     return ATTN_OK;
 }
 
@@ -168,16 +167,15 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
     memset(lay, 0, sizeof *lay);
     plan_sum_grads(d, &out, g, lay);
     status = plan_backward_calls(p, d, &out, g, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status
+                  : check_dilated_room(lay, have, "attn_dilated_backward_workspace_size", why);
 }
 
 /* ---- a call */
 
-static void run_backward_call(dilated_slot *w)
+static int64_t grad_dim(const dilated_slot *w, int which)
 {
-    const attn_status status =
-        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    return which == GRAD_V ? w->asked->head_dim_v : w->asked->head_dim;
 }
 
 /* view_output gives an output of the caller's that the call only reads. */
@@ -192,56 +190,49 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* prepare_mean_row gives the call the branch's own o and lse, and dout over the number of branches,
- * all packed and f32. */
-static void prepare_mean_row(dilated_slot *w, int64_t e, int64_t h, int64_t i, int64_t row)
+/* prepare_mean_row gives the call a row of dout over the number of branches, packed and f32. */
+static void prepare_mean_row(dilated_slot *w, const call_row *at)
 {
     const attn_tensor *dout = &w->run->g.dout;
-    const int64_t head = w->head + h * w->step, dim = w->asked->head_dim_v;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    const int64_t at = ROW_AT(*dout, &w->s, head, w->s.q_row + position - w->before);
-    const float count = (float)branches_of_head(&w->run->d, head);
-    float *to = SLOT_FLOATS(w, w->run->lay.dout) + row * dim;
+    const int64_t dim = w->asked->head_dim_v, row = w->s.q_row + at->position - w->before;
+    const float count = (float)branches_of_head(&w->run->d, at->head);
+    float *to = SLOT_FLOATS(w, w->run->lay.dout) + at->row * dim;
     int64_t d;
-    load_run(w->asked->kernels, dout->dtype, to, dout->data, at, dim);
+    load_run(w->asked->kernels, dout->dtype, to, dout->data, ROW_AT(*dout, &w->s, at->head, row),
+             dim);
     for (d = 0; d < dim; d++)
         to[d] = to[d] / count;
 }
 
+/* prepare_mean gives the call the branch's own o and lse, too. */
 static void prepare_mean(dilated_slot *w)
 {
-    int64_t e, h, i, row = 0;
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
     ask_results(w, 1);
     run_call(w);
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                prepare_mean_row(w, e, h, i, row++);
+    each_row(w, prepare_mean_row);
 }
 
-/* add_row adds n floats of row `row` of the part to row `sum` of the sums. */
-static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row, int64_t n)
+/* add_row adds row `row` of the part to row `sum` of the sums. */
+static void add_row(dilated_slot *w, int which, int64_t sum, int64_t row)
 {
     const dilated_layout *lay = &w->run->lay;
-    float *to = SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n;
-    const float *from = SLOT_FLOATS(w, lay->part_grads[which]) + row * n;
-    int64_t d;
-    for (d = 0; d < n; d++)
-        to[d] = to[d] + from[d];
+    const int64_t n = grad_dim(w, which);
+    add_floats(SLOT_FLOATS(w, lay->sum_grads[which]) + sum * n,
+               SLOT_FLOATS(w, lay->part_grads[which]) + row * n, n);
 }
 
-static void add_dq(dilated_slot *w, int64_t sum, int64_t row)
+static void add_dq(dilated_slot *w, const call_row *at)
 {
-    add_row(w, GRAD_Q, sum, row, w->asked->head_dim);
+    add_row(w, GRAD_Q, at->sum, at->row);
 }
 
-static void add_keys_of(dilated_slot *w, int which, int64_t n)
+static void add_keys_of(dilated_slot *w, int which)
 {
     int64_t e, j, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (j = 0; j < w->at.keys; j++)
-            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++, n);
+            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
 }
 
 /* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
@@ -249,6 +240,8 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
     const attn_gradients *g = &w->run->g;
+    attn_output *const to[] = { &w->g.dq, &w->g.dk, &w->g.dv };
+    int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = g->gemms;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
@@ -259,12 +252,9 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
     }
-    if (g->dq.data)
-        w->g.dq.data = SLOT_FLOATS(w, lay->part_grads[GRAD_Q]);
-    if (g->dk.data)
-        w->g.dk.data = SLOT_FLOATS(w, lay->part_grads[GRAD_K]);
-    if (g->dv.data)
-        w->g.dv.data = SLOT_FLOATS(w, lay->part_grads[GRAD_V]);
+    for (which = GRAD_Q; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            to[which]->data = SLOT_FLOATS(w, lay->part_grads[which]);
     /* All calls take one set, as the largest call then needs most memory. */
     w->p.kernels = w->asked->kernels;
 }
@@ -272,69 +262,54 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 static void backward_call(dilated_slot *w)
 {
     const attn_gradients *g = &w->run->g;
+    int which;
     open_call(w);
     if (w->run->d.merge == ATTN_DILATED_MEAN)
         prepare_mean(w);
     ask_gradients_of(w);
-    run_backward_call(w);
+    if (!w->status)
+        w->status = backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     if (g->dq.data)
         each_row(w, add_dq);
-    if (g->dk.data)
-        add_keys_of(w, GRAD_K, w->asked->head_dim);
-    if (g->dv.data)
-        add_keys_of(w, GRAD_V, w->asked->head_dim_v);
+    for (which = GRAD_K; which < GRADS; which++)
+        if (grad_of(g, which)->data)
+            add_keys_of(w, which);
 }
 
 /* ---- an item */
 
-/* store_grads writes rows of a head, n floats each, from the sums to an output of the caller's. */
-static void store_grads(const dilated_slot *w, int which, const attn_output *to, int64_t head,
-                        int64_t first_row, int64_t from, int64_t rows, int64_t n)
+static void clear_grad(const dilated_slot *w, int which)
 {
-    float *sums = SLOT_FLOATS(w, w->run->lay.sum_grads[which]) + from * n;
-    int64_t i;
-    for (i = 0; i < rows; i++)
-        store_results(w, to, ROW_AT(*to, &w->s, head, first_row + i), sums + i * n, n);
+    const int64_t rows = which == GRAD_Q ? w->run->c.pr.group * w->s.q_len : w->s.kv_len;
+    if (grad_of(&w->run->g, which)->data)
+        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
+               (size_t)(rows * grad_dim(w, which)) * sizeof(float));
 }
 
-static void clear_grads(const dilated_slot *w, int which, int64_t rows, int64_t n)
+/* store_grad writes the sums to the caller's output. */
+static void store_grad(const dilated_slot *w, int which)
 {
-    if (grad_wanted(&w->run->g, which))
-        memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0, (size_t)(rows * n) * sizeof(float));
-}
-
-static void clear_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    clear_grads(w, GRAD_Q, w->run->c.pr.group * w->s.q_len, p->head_dim);
-    clear_grads(w, GRAD_K, w->s.kv_len, p->head_dim);
-    clear_grads(w, GRAD_V, w->s.kv_len, p->head_dim_v);
-}
-
-static void store_item(const dilated_slot *w)
-{
-    const attn_params *p = w->asked;
-    const attn_gradients *g = &w->run->g;
-    const int64_t group = w->run->c.pr.group, rows = w->s.q_len, keys = w->s.kv_len;
-    int64_t h;
-    for (h = 0; h < group && g->dq.data; h++)
-        store_grads(w, GRAD_Q, &g->dq, w->kv_head * group + h, w->s.q_row, h * rows, rows,
-                    p->head_dim);
-    if (g->dk.data)
-        store_grads(w, GRAD_K, &g->dk, w->kv_head, w->s.kv_row, 0, keys, p->head_dim);
-    if (g->dv.data)
-        store_grads(w, GRAD_V, &g->dv, w->kv_head, w->s.kv_row, 0, keys, p->head_dim_v);
+    const attn_output *to = grad_of(&w->run->g, which);
+    const int by_q = which == GRAD_Q;
+    const int64_t heads = by_q ? w->run->c.pr.group : 1, n = grad_dim(w, which);
+    const int64_t first = by_q ? w->s.q_row : w->s.kv_row, rows = by_q ? w->s.q_len : w->s.kv_len;
+    float *sum = SLOT_FLOATS(w, w->run->lay.sum_grads[which]);
+    int64_t h, i;
+    for (h = w->kv_head * heads; to->data && h < (w->kv_head + 1) * heads; h++)
+        for (i = first; i < first + rows; i++, sum += n)
+            store_results(w, to, ROW_AT(*to, &w->s, h, i), sum, n);
 }
 
 static void backward_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
-    int n;
-    clear_item(w);
+    dilated_slot *w = open_slot(c, base, index);
+    int n, which;
+    for (which = GRAD_Q; which < GRADS; which++)
+        clear_grad(w, which);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
         each_call(w, n, backward_call);
-    store_item(w);
+    for (which = GRAD_Q; which < GRADS; which++)
+        store_grad(w, which);
 }
 
 /* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
@@ -401,9 +376,6 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const attn_status status =
-        check_dilated_backward(p, d, g, 1, bytes_given(workspace, workspace_bytes), &lay, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated_backward(p, d, g, 1, have, &lay, &why), buffer, &why);
 }

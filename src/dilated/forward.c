@@ -8,36 +8,26 @@
 
 #define RUN_BYTES (ALIGNMENT - 1 + aligned((int64_t)sizeof(dilated_run)))
 
+/* dilated_bytes counts the bytes of workspace, 0 where there is nothing to run. */
 static int64_t dilated_bytes(const dilated_layout *lay, int workers)
 {
-    return plus(RUN_BYTES, times(workers, lay->slot_bytes));
+    return lay->slot_bytes ? plus(RUN_BYTES, times(workers, lay->slot_bytes)) : 0;
 }
 
-/* check_dilated_room tells whether the plan fits into `have` bytes. */
-static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, text *why)
+/* check_dilated_room tells whether the plan fits into `have` bytes; `query` is the function that
+ * says how many are best. */
+static attn_status check_dilated_room(const dilated_layout *lay, int64_t have, const char *query,
+                                      text *why)
 {
     const int64_t least = dilated_bytes(lay, 1);
     if (dilated_bytes(lay, lay->workers) >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (have >= least)
-        return ATTN_OK;
-    put(why, "workspace_bytes (");
-    put_int(why, have);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    return bad(why, ATTN_ERR_WORKSPACE, "; the workspace query of the call says what is best");
-}
-
-static int64_t bytes_given(const void *workspace, size_t bytes)
-{
-    const int64_t limit = ADDRESS_LIMIT;
-    return !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
+    return have >= least ? ATTN_OK : too_small(why, have, least, query);
 }
 
 static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, const outline *out,
                                 dilated_layout *lay, text *why)
 {
-    memset(lay, 0, sizeof *lay);
     if (d->variant == ATTN_DILATED_STRIDED)
         lay->block = choose_block(d, out);
     plan_rows(d, out, sizeof(dilated_slot), lay);
@@ -47,18 +37,17 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* check_dilated checks everything that can be wrong before a run in `have` bytes; *empty says that
- * there is nothing to run. */
+/* check_dilated checks everything that can be wrong before a run in `have` bytes. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
-                                 int64_t have, dilated_layout *lay, int *empty, text *why)
+                                 int64_t have, dilated_layout *lay, text *why)
 {
     outline out;
     attn_status status = outline_of(p, d, need_data, &out, why);
-    *empty = !status && out.empty;
+    memset(lay, 0, sizeof *lay);
     if (status || out.empty)
         return status;
     status = plan_dilated(p, d, &out, lay, why);
-    return status ? status : check_dilated_room(lay, have, why);
+    return status ? status : check_dilated_room(lay, have, "attn_dilated_workspace_size", why);
 }
 
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
@@ -67,12 +56,8 @@ ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, workspace_bytes), &lay, &empty, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    return verdict(check_dilated(p, d, 1, have, &lay, &why), buffer, &why);
 }
 
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
@@ -81,12 +66,16 @@ ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const att
     text why = text_in(NULL, 0);
     dilated_layout lay;
     attn_status status;
-    int empty;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &empty, &why);
-    *bytes = status || empty ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
+    status = check_dilated(p, d, 0, ADDRESS_LIMIT, &lay, &why);
+    *bytes = status ? 0 : (size_t)dilated_bytes(&lay, lay.workers);
     return status;
+}
+
+static dilated_slot *slot_of(const dilated_run *run, int worker)
+{
+    return (dilated_slot *)(void *)(run->c.slots + worker * run->lay.slot_bytes);
 }
 
 /* open_run sets up the run in its workspace, for a call that has passed its checks. */
@@ -108,7 +97,7 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const 
     run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);
     for (i = 0; i < run->c.slot_count; i++)
-        ((dilated_slot *)(void *)(run->c.slots + i * lay->slot_bytes))->status = ATTN_OK;
+        slot_of(run, i)->status = ATTN_OK;
     return run;
 }
 
@@ -118,8 +107,7 @@ static attn_status run_list(dilated_run *run,
     attn_status status = run_items(&run->c, run->lay.items, item);
     int i;
     for (i = 0; i < run->c.slot_count && !status; i++)
-        status =
-            ((const dilated_slot *)(const void *)(run->c.slots + i * run->lay.slot_bytes))->status;
+        status = slot_of(run, i)->status;
     return status;
 }
 
@@ -129,10 +117,8 @@ OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_di
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    int empty;
-    const attn_status status =
-        check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &empty, &why);
-    *run = status || empty ? NULL : open_run(p, d, &lay, workspace, bytes);
+    const attn_status status = check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &why);
+    *run = status || !lay.slot_bytes ? NULL : open_run(p, d, &lay, workspace, bytes);
     return status;
 }
 

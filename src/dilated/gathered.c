@@ -9,18 +9,18 @@
 #include "../merge.c"
 #include "results.c"
 
-/* index_in_call points to the lattice's positions. */
+/* index_in_call points to the lattice's positions, from those of the call's first segment on. */
 static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
     const attn_dilated_branch *branch = &d->branches[w->n];
-    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
     const lattice whole = lattice_of(branch, w->head, d->index_positions);
-    int64_t at = 0;
+    int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
+    int64_t at = w->at.first / w->l.segment * taken(&w->l, w->l.segment);
     int n;
     if (!d->index) {
         fill_index(&w->l, w->s.kv_len, made);
-        return made;
+        return made + at;
     }
     for (n = 0; n < w->n; n++)
         at += index_of_branch(&d->branches[n], d->index_positions);
@@ -39,56 +39,45 @@ static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, 
 /* packed_copies describes the copies as the call now has them, packed. */
 static attn_tensor packed_copies(const attn_tensor *t, const char *copies)
 {
-    attn_tensor packed;
-    memset(&packed, 0, sizeof packed);
-    packed.dtype = t->dtype;
-    packed.data = copies;
+    const attn_tensor packed = { .dtype = t->dtype, .data = copies };
     return packed;
 }
 
-static void gather_keys(dilated_slot *w, const int32_t *index)
+static void gather_keys(dilated_slot *w)
 {
     const attn_params *p = w->asked;
     char *k = w->base + w->run->lay.copies[1], *v = w->base + w->run->lay.copies[2];
     int64_t j;
     for (j = 0; j < w->at.count * w->at.keys; j++) {
-        copy_row(w, &p->k, w->kv_head, w->s.kv_row + index[j], p->head_dim, k, j);
-        copy_row(w, &p->v, w->kv_head, w->s.kv_row + index[j], p->head_dim_v, v, j);
+        copy_row(w, &p->k, w->kv_head, w->s.kv_row + w->index[j], p->head_dim, k, j);
+        copy_row(w, &p->v, w->kv_head, w->s.kv_row + w->index[j], p->head_dim_v, v, j);
     }
     w->p.k = packed_copies(&p->k, k);
     w->p.v = packed_copies(&p->v, v);
 }
 
-static void gather_rows(dilated_slot *w, const int32_t *index)
+static void gather_row(dilated_slot *w, const call_row *at)
 {
-    const attn_tensor *q = &w->asked->q;
-    char *copies = w->base + w->run->lay.copies[0];
-    int64_t e, h, i, row = 0;
-    for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++) {
-                const int64_t position = index[e * w->at.keys + w->at.row0 + i];
-                copy_row(w, q, w->head + h * w->step, w->s.q_row + position - w->before,
-                         w->asked->head_dim, copies, row++);
-            }
-    w->p.q = packed_copies(q, copies);
+    const int64_t row = w->s.q_row + w->index[at->key] - w->before;
+    copy_row(w, &w->asked->q, at->head, row, w->asked->head_dim, w->base + w->run->lay.copies[0],
+             at->row);
 }
 
-static void merge_result(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_result(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
-    attn_lse_merge(1, dim, o, lse, w->part.o + row * dim, w->part.m + row, o, lse);
+    float *o = w->sums.o + at->sum * dim, *lse = w->sums.m + at->sum;
+    attn_lse_merge(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
 }
 
 static void gathered_call(dilated_slot *w)
 {
     const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
-    const int64_t segment = w->at.first / w->l.segment;
-    const int32_t *index = index_in_call(w) + segment * taken(&w->l, w->l.segment);
+    w->index = index_in_call(w);
     open_call(w);
-    gather_keys(w, index);
-    gather_rows(w, index);
+    gather_keys(w);
+    each_row(w, gather_row);
+    w->p.q = packed_copies(&w->asked->q, w->base + w->run->lay.copies[0]);
     ask_results(w, !mean);
     run_call(w);
     each_row(w, mean ? add_mean : merge_result);
@@ -105,8 +94,7 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
 
 static void gathered_item(const call *c, char *base, int64_t index)
 {
-    dilated_slot *w =
-        open_slot(c, base, index / c->pr.p.num_heads_kv, index % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index);
     int n;
     memset(SLOT_FLOATS(w, w->run->lay.zeros), 0, (size_t)w->asked->head_dim_v * sizeof(float));
     clear_sums(w);

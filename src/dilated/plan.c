@@ -97,28 +97,18 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const lattice l = lattice_of(branch, 0, out->positions);
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
-    if (!out->gathered) {
-        space_rows(&p->q, p->cu_seqlens_q != NULL, p->num_heads_q, out->dim, step_of(&l));
-        space_rows(&p->k, p->cu_seqlens_kv != NULL, out->heads, out->dim, step_of(&l));
-        space_rows(&p->v, p->cu_seqlens_kv != NULL, out->heads, out->dim_v, step_of(&l));
-    } else {
-        space_rows(&p->q, 0, 1, out->dim, 1);
-        space_rows(&p->k, 0, 1, out->dim, 1);
-        space_rows(&p->v, 0, 1, out->dim_v, 1);
-    }
+    const int64_t step = out->gathered ? 1 : step_of(&l);
+    const int varlen_q = !out->gathered && p->cu_seqlens_q;
+    const int varlen_kv = !out->gathered && p->cu_seqlens_kv;
+    space_rows(&p->q, varlen_q, p->num_heads_q, out->dim, step);
+    space_rows(&p->k, varlen_kv, out->heads, out->dim, step);
+    space_rows(&p->v, varlen_kv, out->heads, out->dim_v, step);
     set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
     clear_lengths(p);
 }
 
-/* An item calls within its worker. */
-static void run_here_alone(attn_params *p)
-{
-    p->num_workers = 1;
-    p->parallel_for = NULL;
-    p->log = NULL;
-}
-
-/* strip_call clears what only makes sense in the caller's own call. */
+/* strip_call clears what only makes sense in the caller's own call. An item calls within its
+ * worker. */
 static void strip_call(attn_params *p)
 {
     attn_bias *bias = &p->bias;
@@ -130,7 +120,9 @@ static void strip_call(attn_params *p)
     p->alibi_stride = 0;
     p->sinks = NULL;
     p->softmax1 = 0;
-    run_here_alone(p);
+    p->num_workers = 1;
+    p->parallel_for = NULL;
+    p->log = NULL;
 }
 
 /* size_forward counts the bytes of workspace for the calls of branch n. */

@@ -20,22 +20,15 @@ static int branches_of_head(const attn_dilated *d, int64_t h)
 static void clear_sums(dilated_slot *w)
 {
     const int64_t rows = w->run->c.pr.group * rows_of_item(w);
-    int64_t r;
     w->sums = rows_in(w, w->run->lay.sums, rows);
     w->part = rows_in(w, w->run->lay.part, rows);
-    for (r = 0; r < rows; r++)
-        w->sums.m[r] = NEG_INF;
-    memset(w->sums.l, 0, (size_t)times(rows, w->asked->head_dim_v + 1) * sizeof(float));
+    clear_states(&w->sums);
 }
 
-static void add_mean(dilated_slot *w, int64_t sum, int64_t row)
+static void add_mean(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
-    float *to = w->sums.o + sum * dim;
-    const float *from = w->part.o + row * dim;
-    int64_t d;
-    for (d = 0; d < dim; d++)
-        to[d] = to[d] + from[d];
+    add_floats(w->sums.o + at->sum * dim, w->part.o + at->row * dim, dim);
 }
 
 /* place_of gives the element offset of a row of the item in an output of the caller's. */

@@ -41,6 +41,7 @@ typedef struct dilated_slot {
     /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
+    const int32_t *index;  /* index has the positions of the keys of a gathered call. */
     attn_state sums, part; /* Where results are finished ones, m holds lse. */
     char *inner;
 } dilated_slot;
@@ -49,17 +50,11 @@ typedef struct dilated_slot {
 
 static attn_state rows_in(const dilated_slot *w, int64_t offset, int64_t rows)
 {
-    attn_state s;
-    s.num_rows = rows;
-    s.head_dim_v = w->asked->head_dim_v;
-    s.m = SLOT_FLOATS(w, offset);
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    return s;
+    return packed_states(SLOT_FLOATS(w, offset), rows, w->asked->head_dim_v);
 }
 
-/* open_slot begins kv head `kv_head` of batch entry b. */
-static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_head)
+/* open_slot begins kv head number `index` of the batch. */
+static dilated_slot *open_slot(const call *c, char *base, int64_t index)
 {
     dilated_slot *w = (dilated_slot *)(void *)base;
     const dilated_layout *lay = &run_of(c)->lay;
@@ -68,8 +63,8 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
     w->base = base;
     w->slopes = SLOT_FLOATS(w, lay->slopes);
     w->inner = base + lay->inner;
-    w->s = sequence_of(w->asked, b);
-    w->kv_head = kv_head;
+    w->s = sequence_of(w->asked, index / w->asked->num_heads_kv);
+    w->kv_head = index % w->asked->num_heads_kv;
     w->before = w->s.kv_len - w->s.q_len;
     w->from = w->before;
     w->to = w->s.kv_len;
@@ -79,14 +74,6 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t b, int64_t kv_
 static int64_t rows_of_item(const dilated_slot *w)
 {
     return w->to - w->from;
-}
-
-/* sum_of gives the number among the sums of row number i of segment e and head h of the call. */
-static int64_t sum_of(const dilated_slot *w, int64_t e, int64_t h, int64_t i)
-{
-    const int64_t head = w->head + h * w->step - w->kv_head * w->run->c.pr.group;
-    const int64_t position = w->at.first + e * w->l.segment + (w->at.row0 + i) * w->l.dilation;
-    return head * rows_of_item(w) + position - w->from;
 }
 
 /* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
@@ -208,8 +195,8 @@ static void open_call(dilated_slot *w)
 
 static void run_call(dilated_slot *w)
 {
-    const attn_status status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
-    w->status = w->status ? w->status : status;
+    if (!w->status)
+        w->status = forward_cpu(&w->p, w->inner, (size_t)w->run->lay.inner_bytes);
 }
 
 /* ask_results says where a call's finished results go: f32, packed. */
@@ -220,13 +207,25 @@ static void ask_results(dilated_slot *w, int with_lse)
     w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
-/* each_row calls `take` for each row of the call with its number in the sums and among the call's
- * rows. */
-static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, int64_t sum, int64_t row))
+/* A call_row is row number `row` of a call. */
+typedef struct call_row {
+    int64_t head, position; /* head is its query head. */
+    int64_t key;            /* It is key number `key` of the keys of all segments. */
+    int64_t sum;            /* Its results go to row number `sum` of the sums. */
+    int64_t row;
+} call_row;
+
+static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, const call_row *at))
 {
+    const int64_t group = w->run->c.pr.group;
     int64_t e, h, i, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (h = 0; h < w->heads; h++)
-            for (i = 0; i < w->at.rows; i++)
-                take(w, sum_of(w, e, h, i), row++);
+            for (i = w->at.row0; i < w->at.row0 + w->at.rows; i++) {
+                const int64_t head = w->head + h * w->step, first = w->kv_head * group;
+                const int64_t position = w->at.first + e * w->l.segment + i * w->l.dilation;
+                const int64_t sum = (head - first) * rows_of_item(w) + position - w->from;
+                const call_row at = { head, position, e * w->at.keys + i, sum, row++ };
+                take(w, &at);
+            }
 }

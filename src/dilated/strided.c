@@ -6,14 +6,12 @@
 #include "../merge.c"
 #include "results.c"
 
-static void merge_state(dilated_slot *w, int64_t sum, int64_t row)
+static void merge_state(dilated_slot *w, const call_row *at)
 {
-    const attn_state a = state_at(&w->sums, sum, w->asked->head_dim_v);
-    const attn_state b = state_at(&w->part, row, w->asked->head_dim_v);
-    attn_state out = a;
-    out.num_rows = 1;
-    out.head_dim_v = w->asked->head_dim_v;
-    attn_state_merge(&a, &b, &out);
+    attn_state a = state_at(&w->sums, at->sum, w->asked->head_dim_v);
+    const attn_state b = state_at(&w->part, at->row, w->asked->head_dim_v);
+    a.num_rows = 1;
+    attn_state_merge(&a, &b, &a);
 }
 
 static void strided_call(dilated_slot *w)
@@ -55,11 +53,11 @@ static void finish_states(dilated_slot *w)
 static void strided_item(const call *c, char *base, int64_t index)
 {
     const dilated_layout *lay = &run_of(c)->lay;
-    const int64_t number = index % lay->blocks, head = index / lay->blocks;
-    dilated_slot *w = open_slot(c, base, head / c->pr.p.num_heads_kv, head % c->pr.p.num_heads_kv);
+    dilated_slot *w = open_slot(c, base, index / lay->blocks);
+    const int64_t begin = (w->before / lay->block + index % lay->blocks) * lay->block;
     int n;
-    w->from = max64(w->before, (w->before / lay->block + number) * lay->block);
-    w->to = min64(w->s.kv_len, (w->before / lay->block + number + 1) * lay->block);
+    w->from = max64(w->before, begin);
+    w->to = min64(w->s.kv_len, begin + lay->block);
     if (w->from >= w->to)
         return;
     clear_sums(w);

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "../seam.h"
+#include "../tree.c"
 #include "fields.c"
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */

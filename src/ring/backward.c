@@ -13,17 +13,12 @@
 /* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    if (t >= cuts->ranks)
-        return 0;
-    return shard_bytes(&c->pl.shape, held_by(cuts, source_at(cuts, c->pl.rank, t), NULL, NULL));
+    return t < c->pl.cuts.ranks ? shard_bytes(&c->pl.shape, length_at(c, t)) : 0;
 }
 
 static int64_t gift_bytes(const ring_call *c, int step)
 {
-    const int64_t length =
-        held_by(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step), NULL, NULL);
-    return gift_floats(&c->pl.shape, length) * (int64_t)sizeof(float);
+    return gift_floats(&c->pl.shape, length_at(c, step)) * (int64_t)sizeof(float);
 }
 
 static ring_message backward_message(const ring_call *c, int t)
@@ -35,13 +30,6 @@ static ring_message backward_message(const ring_call *c, int t)
     m.send_bytes = (keys ? gift_at(c, t) : 0) + (gifts ? gift_bytes(c, t - 1) : 0);
     m.receive_bytes = (keys ? gift_at(c, t + 1) : 0) + (gifts ? gift_bytes(c, t) : 0);
     return m;
-}
-
-static void add_floats(float *to, const float *from, int64_t count)
-{
-    int64_t i;
-    for (i = 0; i < count; i++)
-        to[i] = to[i] + from[i];
 }
 
 /* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
@@ -58,20 +46,22 @@ static float *floats_at(const ring_call *c, int64_t offset)
     return (float *)(void *)(c->base + offset);
 }
 
+static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
+{
+    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
+}
+
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
  * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
     const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
-    memset(c->base + c->pl.part_dq, 0, (size_t)(s->entries_q * rows * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dk, 0, (size_t)(s->entries_kv * keys * s->dim) * sizeof(float));
-    memset(c->base + c->pl.part_dv, 0, (size_t)(s->entries_kv * keys * s->dim_v) * sizeof(float));
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
-    c->g.dq.data = c->base + c->pl.part_dq;
-    c->g.dk.data = c->base + c->pl.part_dk;
-    c->g.dv.data = c->base + c->pl.part_dv;
+    c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
+    c->g.dk.data = zeros_at(c, c->pl.part_dk, s->entries_kv * keys * s->dim);
+    c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
 }
 
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
@@ -81,17 +71,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     const ring_shape *s = &c->pl.shape;
     float *gift = floats_at(c, c->pl.gift);
     const int64_t keys = c->p.part.key_count;
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, row = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); row += range.count) {
-        set_part_rows(c, &range, row);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         set_part_gradients(c);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
-        add_rows(floats_at(c, c->pl.dq), c->pl.length, row, floats_at(c, c->pl.part_dq),
-                 range.count, s->entries_q, s->dim);
+        add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
+                 rows.range.count, s->entries_q, s->dim);
         add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
         add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
                  s->entries_kv, s->dim_v);
@@ -99,18 +88,16 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
     return status;
 }
 
-/* backward_shard adds the rows' gradients by the keys of rank `source` to `gift`, and those by the
- * rows to dq. */
-static attn_status backward_shard(ring_call *c, int source, const char *shard)
+/* backward_shard adds the rows' gradients by the keys of a shard to `gift`, and those by the rows to
+ * dq. */
+static attn_status backward_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    memset(c->base + c->pl.gift, 0, (size_t)gift_floats(&c->pl.shape, length) * sizeof(float));
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        set_part_keys(c, shard, length, at, range.begin, range.begin + range.count);
-        status = backward_range(c, length, at);
+    ring_walk keys = { 0 };
+    zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, shard->length));
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys)) {
+        set_part_keys(c, shard, keys.at, keys.range.begin, keys.range.begin + keys.range.count);
+        status = backward_range(c, shard->length, keys.at);
     }
     return status;
 }
@@ -141,14 +128,15 @@ static void write_gradients(ring_call *c, const float *home)
 {
     const ring_shape *s = &c->pl.shape;
     const attn_gradients *g = &c->own_g;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0, b;
-    for (; next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
-        set_part_keys(c, NULL, c->pl.length, 0, range.begin, range.begin + range.count);
+    const ring_shard own = shard_at(c, 0);
+    ring_walk w = { 0 };
+    int64_t b;
+    while (next_range(&c->pl.cuts, c->pl.rank, &w)) {
+        set_part_rows(c, &w);
+        set_part_keys(c, &own, w.at, w.range.begin, w.range.begin + w.range.count);
         for (b = 0; b < c->p.batch; b++) {
             const sequence q = sequence_of(&c->p, b);
-            const int64_t row = at - range.begin, key = row + q.column;
+            const int64_t row = w.at - w.range.begin, key = row + q.column;
             const int64_t heads_kv = s->entries_kv / c->p.batch;
             store_gradient(c, &g->dq, c->p.num_heads_q, s->dim, b, row + q.row_from, row + q.row_to,
                            floats_at(c, c->pl.dq));
@@ -176,17 +164,16 @@ static attn_status ring_gradients(ring_call *c)
     const int exchanges = cuts->ranks > 1;
     attn_status status = load_own(c);
     int t;
-    memset(c->base + c->pl.dq, 0,
-           (size_t)(c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length) * sizeof(float));
+    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
     for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
+        const ring_shard shard = shard_at(c, t);
         if (exchanges)
             status = begin_exchange(c, &m, status);
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
-            status =
-                backward_shard(c, source_at(cuts, c->pl.rank, t), c->base + c->pl.buffer[t % 2]);
+            status = backward_shard(c, &shard);
         if (exchanges)
             status = end_exchange(c, status);
         if (!status && t < cuts->ranks)

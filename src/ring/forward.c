@@ -9,16 +9,17 @@
 #include "agree.c"
 #include "parts.c"
 
-static attn_state slot_state(const ring_call *c, int slot)
+static attn_state slot_states(const ring_call *c, int slot)
 {
-    const int64_t rows = c->pl.rows;
-    attn_state s;
-    s.m = (float *)(void *)(c->base + c->pl.states) + slot * c->pl.slot_floats;
-    s.l = s.m + rows;
-    s.o = s.l + rows;
-    s.num_rows = rows;
-    s.head_dim_v = c->pl.shape.dim_v;
-    return s;
+    float *states = (float *)(void *)(c->base + c->pl.states);
+    return packed_states(states + slot * c->pl.slot_floats, c->pl.rows, c->pl.shape.dim_v);
+}
+
+/* range_states gives those of a range of this rank's rows. */
+static attn_state range_states(const ring_call *c, int slot, const ring_walk *rows)
+{
+    const attn_state s = slot_states(c, slot);
+    return state_at(&s, rows->at * c->pl.shape.entries_q, s.head_dim_v);
 }
 
 /* take_slot gives a slot of empty states. */
@@ -27,7 +28,6 @@ static int take_slot(ring_call *c)
     char *used = c->base + c->pl.used;
     attn_state s;
     int slot = 0, i, count = 0;
-    int64_t r;
     while (used[slot])
         slot++;
     ATTN_ASSERT(slot < c->pl.slots);
@@ -36,10 +36,8 @@ static int take_slot(ring_call *c)
         count += used[i];
     if (count > c->stats->max_pending)
         c->stats->max_pending = count;
-    s = slot_state(c, slot);
-    for (r = 0; r < s.num_rows; r++)
-        s.m[r] = NEG_INF;
-    memset(s.l, 0, (size_t)(s.num_rows * (1 + s.head_dim_v)) * sizeof *s.l);
+    s = slot_states(c, slot);
+    clear_states(&s);
     return slot;
 }
 
@@ -49,180 +47,160 @@ static int merge_slots(ring_call *c, int lower, int upper)
     attn_state a, b;
     if (lower < 0 || upper < 0)
         return lower < 0 ? upper : lower;
-    a = slot_state(c, lower);
-    b = slot_state(c, upper);
+    a = slot_states(c, lower);
+    b = slot_states(c, upper);
     attn_state_merge(&a, &b, &a);
     c->base[c->pl.used + upper] = 0;
     return lower;
 }
 
-/* take_entry takes the entry of a node out of the list and returns its slot, or -2. If states do
- * not merge along the tree, it takes what has come so far. */
-static int take_entry(ring_call *c, int level, int64_t index)
+/* entry_beside finds what a complete node merges with, NULL if that has not come: its sibling, or
+ * everything so far if states do not merge along the tree. */
+static ring_entry *entry_beside(const ring_call *c, tree_node node)
 {
     int64_t i;
-    for (i = 0; i < c->entry_count; i++) {
-        const ring_entry entry = c->entries[i];
-        if (entry.level != level || entry.index != index)
-            continue;
-        c->entries[i] = c->entries[--c->entry_count];
-        return entry.slot;
-    }
-    return -2;
+    for (i = 0; i < c->entry_count; i++)
+        if (!c->pl.cuts.along_tree || are_siblings(node, c->entries[i].node))
+            return &c->entries[i];
+    return NULL;
 }
 
 /* add_entry adds a complete node, which together with its sibling becomes the node above. */
-static void add_entry(ring_call *c, int level, int64_t index, int slot)
+static void add_entry(ring_call *c, tree_node node, int slot)
 {
-    const int along_tree = c->pl.cuts.along_tree;
-    ring_entry *entry;
-    int other;
-    while ((other = take_entry(c, level, along_tree ? index ^ 1 : 0)) > -2) {
-        slot = along_tree && index % 2 == 0 ? merge_slots(c, slot, other)
-                                            : merge_slots(c, other, slot);
-        level += along_tree;
-        index /= 2;
+    ring_entry *beside;
+    while ((beside = entry_beside(c, node)) != NULL) {
+        slot = node.index % 2 ? merge_slots(c, beside->slot, slot)
+                              : merge_slots(c, slot, beside->slot);
+        *beside = c->entries[--c->entry_count];
+        node = parent_of(node);
     }
-    entry = &c->entries[c->entry_count++];
-    entry->level = level;
-    entry->index = index;
-    entry->slot = slot;
+    beside = &c->entries[c->entry_count++];
+    beside->node = node;
+    beside->slot = slot;
 }
 
 /* compute_rows computes every range of this rank's rows against the keys of the part, into a new
  * slot in *slot unless the masks leave nothing. */
 static attn_status compute_rows(ring_call *c, int *slot)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        set_part_rows(c, &range, at);
+    ring_walk rows = { 0 };
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
         if (!has_pairs(c))
             continue;
         if (*slot < 0)
             *slot = take_slot(c);
-        c->p.state = slot_state(c, *slot);
-        c->p.state.m += at * c->pl.shape.entries_q;
-        c->p.state.l += at * c->pl.shape.entries_q;
-        c->p.state.o += at * c->pl.shape.entries_q * c->pl.shape.dim_v;
+        c->p.state = range_states(c, *slot, &rows);
         status = attn_forward(&c->p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
     }
     return status;
 }
 
-/* compute_range takes the keys of one range, which begin at `at` of a shard of `length`, node by
- * node. */
-static attn_status compute_range(ring_call *c, const char *shard, int64_t length, int64_t at,
-                                 const attn_ring_range *range)
+/* compute_node takes the node of keys begin to end - 1, which begin at `at` of a shard. */
+static attn_status compute_node(ring_call *c, tree_node node, const ring_shard *shard, int64_t at,
+                                int64_t begin, int64_t end)
+{
+    attn_status status = ATTN_OK;
+    int slot = -1;
+    set_part_keys(c, shard, at, begin, end);
+    if (begin < end)
+        status = compute_rows(c, &slot);
+    add_entry(c, node, slot);
+    return status;
+}
+
+/* compute_range takes the keys of one range of a shard, node by node. */
+static attn_status compute_range(ring_call *c, const ring_shard *shard, const ring_walk *keys)
 {
     const ring_cut *cuts = &c->pl.cuts;
+    const attn_ring_range *range = &keys->range;
+    const tree_node upper = { 1, 0 }; /* Everything so far then is the lower half. */
     attn_status status = ATTN_OK;
-    ring_node node = { 0, 0, 0, 0 };
-    int64_t from = 0, to = 1;
-    int slot;
-    if (cuts->along_tree)
-        chunks_of(cuts, range, &from, &to);
+    int64_t from, to;
+    if (!cuts->along_tree)
+        return compute_node(c, upper, shard, keys->at, range->begin, range->begin + range->count);
+    chunks_of(cuts, range, &from, &to);
     while (from < to && !status) {
-        if (cuts->along_tree) {
-            node = next_node(cuts, &from, to);
-        } else {
-            node.begin = range->begin;
-            node.end = range->begin + range->count;
-            from = to;
-        }
-        slot = -1;
-        set_part_keys(c, shard, length, at + node.begin - range->begin, node.begin, node.end);
-        if (node.begin < node.end)
-            status = compute_rows(c, &slot);
-        add_entry(c, node.level, node.index, slot);
+        const int64_t begin = chunk_begin(cuts, from), at = keys->at + begin - range->begin;
+        const tree_node node = next_node(&from, to);
+        status = compute_node(c, node, shard, at, begin, chunk_begin(cuts, from));
     }
     return status;
 }
 
-/* compute_shard takes the keys of rank `source`. */
-static attn_status compute_shard(ring_call *c, int source, const char *shard)
+static attn_status compute_shard(ring_call *c, const ring_shard *shard)
 {
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL);
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
-    for (; !status && next_range(&c->pl.cuts, source, &cursor, &range); at += range.count)
-        status = compute_range(c, shard, length, at, &range);
+    ring_walk keys = { 0 };
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys))
+        status = compute_range(c, shard, &keys);
     return status;
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
  * sequence. */
-static void scatter_range(char *to, const char *shard, int64_t entries, int64_t bytes,
-                          int64_t whole, int64_t length, int64_t at, const attn_ring_range *range)
+static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
+                          int64_t length, const ring_walk *keys)
 {
     int64_t e;
     for (e = 0; e < entries; e++)
-        memcpy(to + (e * whole + range->begin) * bytes, shard + (e * length + at) * bytes,
-               (size_t)(range->count * bytes));
+        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
+               (size_t)(keys->range.count * bytes));
 }
 
-static void gather_shard(ring_call *c, int source, const char *shard)
+static void gather_shard(ring_call *c, const ring_shard *shard)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t length = held_by(&c->pl.cuts, source, NULL, NULL), whole = c->pl.cuts.length;
+    const int64_t length = shard->length, whole = c->pl.cuts.length;
     char *to = c->base + c->pl.gathered;
-    attn_ring_range range;
-    int64_t cursor = 0, at = 0;
-    for (; next_range(&c->pl.cuts, source, &cursor, &range); at += range.count) {
-        scatter_range(to, shard, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype), whole,
-                      length, at, &range);
-        scatter_range(to + values_at(s, whole), shard + values_at(s, length), s->entries_kv,
-                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, at, &range);
+    ring_walk keys = { 0 };
+    while (next_range(&c->pl.cuts, shard->source, &keys)) {
+        scatter_range(to, shard->data, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype),
+                      whole, length, &keys);
+        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
+                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, &keys);
     }
 }
 
 /* compute_gathered computes this rank's rows against all keys at once. */
 static attn_status compute_gathered(ring_call *c)
 {
+    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
+    const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    set_part_keys(c, c->base + c->pl.gathered, c->pl.cuts.length, 0, 0, c->pl.cuts.length);
-    c->p.part.keys = 0; /* All keys count. */
-    c->p.part.key_begin = c->p.part.key_count = 0;
+    set_part_keys(c, &all, 0, 0, all.length);
+    set_all_keys(c);
     status = compute_rows(c, &slot);
-    add_entry(c, 0, 0, slot);
+    add_entry(c, root, slot);
     return status;
 }
 
 static ring_message forward_message(const ring_call *c, int step)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    const int source = source_at(cuts, c->pl.rank, step);
-    const int next = source_at(cuts, c->pl.rank, step + 1);
-    ring_message m;
-    m.send = c->base + c->pl.buffer[step % 2];
-    m.receive = c->base + c->pl.buffer[(step + 1) % 2];
-    m.send_bytes = shard_bytes(&c->pl.shape, held_by(cuts, source, NULL, NULL));
-    m.receive_bytes = shard_bytes(&c->pl.shape, held_by(cuts, next, NULL, NULL));
+    const ring_message m = { c->base + c->pl.buffer[step % 2],
+                             c->base + c->pl.buffer[(step + 1) % 2],
+                             shard_bytes(&c->pl.shape, length_at(c, step)),
+                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
     return m;
 }
 
 static attn_status write_outputs(ring_call *c)
 {
-    attn_ring_range range;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at = 0;
+    ring_walk rows = { 0 };
     int slot = c->entry_count ? c->entries[0].slot : -1;
     ATTN_ASSERT(c->entry_count <= 1);
     if (slot < 0)
         slot = take_slot(c);
     c->p.partial = 0;
-    c->p.part.keys = 0;
-    c->p.part.key_begin = c->p.part.key_count = 0;
-    for (; !status && next_range(&c->pl.cuts, c->pl.rank, &cursor, &range); at += range.count) {
-        attn_state state = slot_state(c, slot);
-        set_part_rows(c, &range, at);
-        state.m += at * c->pl.shape.entries_q;
-        state.l += at * c->pl.shape.entries_q;
-        state.o += at * c->pl.shape.entries_q * state.head_dim_v;
-        status = attn_state_finish(&c->p, &state);
+    set_all_keys(c);
+    while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        const attn_state states = range_states(c, slot, &rows);
+        set_part_rows(c, &rows);
+        status = attn_state_finish(&c->p, &states);
     }
     return status;
 }
@@ -234,8 +212,8 @@ static attn_status ring_attention(ring_call *c)
     int step;
     c->p.partial = 1;
     for (step = 0; step < cuts->ranks; step++) {
-        const int source = source_at(cuts, c->pl.rank, step), last = step == cuts->ranks - 1;
-        const char *shard = c->base + c->pl.buffer[step % 2];
+        const ring_shard shard = shard_at(c, step);
+        const int last = step == cuts->ranks - 1;
         if (!last) {
             const ring_message m = forward_message(c, step);
             status = begin_exchange(c, &m, status);
@@ -243,9 +221,9 @@ static attn_status ring_attention(ring_call *c)
                 return status;
         }
         if (!status && cuts->ring->gather)
-            gather_shard(c, source, shard);
+            gather_shard(c, &shard);
         else if (!status)
-            status = compute_shard(c, source, shard);
+            status = compute_shard(c, &shard);
         if (!last)
             status = end_exchange(c, status);
     }

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "../api/ring.h"
-#include "../sizes.c"
-#include "../seam.h"
+#include "../tree.c"
 
 #define RING_MOST_RANKS 4096
 /* Up to this length products of units and ranks fit into 64 bits. */
@@ -55,37 +54,45 @@ static int dealt_range(const ring_cut *c, int rank, int64_t at, attn_ring_range 
     return 1;
 }
 
-/* next_range gives the next range of a rank; it skips empty ranges and joins adjoining ones. *at
- * begins as 0. */
-static int next_range(const ring_cut *c, int rank, int64_t *at, attn_ring_range *range)
+/* A ring_walk goes over the ranges of a rank. It begins as zero. */
+typedef struct ring_walk {
+    int64_t at; /* at counts the positions of the rank before this range. */
+    int64_t next;
+    attn_ring_range range;
+} ring_walk;
+
+/* next_range goes to the next range of a rank; it skips empty ranges and joins adjoining ones. It
+ * returns 0 after the last. */
+static int next_range(const ring_cut *c, int rank, ring_walk *w)
 {
-    attn_ring_range more;
-    while (dealt_range(c, rank, *at, range) && range->count == 0)
-        ++*at;
-    if (!dealt_range(c, rank, *at, range))
-        return 0;
-    while (dealt_range(c, rank, ++*at, &more) &&
-           (more.count == 0 || more.begin == range->begin + range->count))
+    attn_ring_range more, *range = &w->range;
+    w->at += range->count;
+    do {
+        if (!dealt_range(c, rank, w->next++, range))
+            return 0;
+    } while (range->count == 0);
+    for (; dealt_range(c, rank, w->next, &more); w->next++) {
+        if (more.count && more.begin != range->begin + range->count)
+            break;
         range->count += more.count;
+    }
     return 1;
 }
 
-/* held_by counts how many positions a rank holds; it also gives its ranges and the longest of them
- * where asked. */
-static int64_t held_by(const ring_cut *c, int rank, int64_t *ranges, int64_t *longest)
+/* A ring_share is what a rank holds. */
+typedef struct ring_share {
+    int64_t length, ranges, longest; /* longest is the length of its longest range. */
+} ring_share;
+
+static ring_share share_of(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, sum = 0, count = 0, most = 0;
-    while (next_range(c, rank, &at, &range)) {
-        sum += range.count;
-        most = max64(most, range.count);
-        count++;
+    ring_share share = { 0, 0, 0 };
+    ring_walk w = { 0 };
+    for (; next_range(c, rank, &w); share.ranges++) {
+        share.length += w.range.count;
+        share.longest = max64(share.longest, w.range.count);
     }
-    if (ranges)
-        *ranges = count;
-    if (longest)
-        *longest = most;
-    return sum;
+    return share;
 }
 
 /* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
@@ -127,34 +134,33 @@ static int64_t shift_of(const attn_params *p, int64_t b)
 /* cuts_between_chunks tells whether every cut lies between two chunks of every sequence. */
 static int cuts_between_chunks(const ring_cut *c, const attn_params *p)
 {
-    attn_ring_range range;
-    int64_t at, b;
+    int64_t b;
     int rank;
     for (b = 0; (p->key_base || p->kv_begin) && b < p->batch; b++)
         if (shift_of(p, b) != shift_of(p, 0) || shift_of(p, b) < 0 || shift_of(p, b) % ATTN_CHUNK)
             return 0;
-    for (rank = 0; rank < c->ranks; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            if (range.begin % ATTN_CHUNK)
+    for (rank = 0; rank < c->ranks; rank++) {
+        ring_walk w = { 0 };
+        while (next_range(c, rank, &w))
+            if (w.range.begin % ATTN_CHUNK)
                 return 0;
+    }
     return 1;
 }
 
 static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
 {
-    ring_cut c;
-    c.ring = ring;
-    c.ranks = ranks;
-    c.length = p->seq_len_kv;
-    c.unit = ring->shard ? ring->shard : ATTN_CHUNK;
+    ring_cut c = { .ring = ring,
+                   .ranks = ranks,
+                   .length = p->seq_len_kv,
+                   .unit = ring->shard ? ring->shard : ATTN_CHUNK };
     c.units = ceil_div(c.length, c.unit);
     c.runs = ring->layout == ATTN_RING_ZIGZAG ? 2 * (int64_t)ranks : ranks;
     if (ring->layout == ATTN_RING_STRIPED)
         c.runs = max64(c.units, 1);
     c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
     c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
-    for (c.chunks = 1; c.chunks * ATTN_CHUNK < c.length + c.shift;)
-        c.chunks *= 2;
+    c.chunks = (int64_t)1 << tree_levels(ceil_div(c.length + c.shift, ATTN_CHUNK));
     return c;
 }
 
@@ -162,11 +168,8 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
  * holds everything. */
 static int is_canonical(const ring_cut *c)
 {
-    attn_ring_range range;
-    int64_t at;
     int rank, whole = c->length == 0;
     for (rank = 0; rank < c->ranks && !whole; rank++)
-        for (at = 0; next_range(c, rank, &at, &range);)
-            whole |= range.count == c->length;
+        whole = share_of(c, rank).longest == c->length;
     return c->along_tree || c->ring->gather || whole;
 }

@@ -1,17 +1,11 @@
 /* src/ring/nodes.c - the nodes of the merge tree that a range of keys is made of.
  * SPDX-License-Identifier: MIT
  *
- * Node (level, index) covers 2^level chunks from index * 2^level on. Nodes before the first key and
- * behind the last one are empty, and complete from the beginning.
+ * Nodes before the first key and behind the last one are empty, and complete from the beginning.
  */
 #pragma once
 
 #include "layout.c"
-
-typedef struct ring_node {
-    int level;
-    int64_t index, begin, end; /* begin and end are positions. */
-} ring_node;
 
 /* chunks_of gives chunks *from to *to - 1, which a range fills. */
 static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *from, int64_t *to)
@@ -21,40 +15,25 @@ static void chunks_of(const ring_cut *c, const attn_ring_range *range, int64_t *
     *to = end == c->length ? c->chunks : (end + c->shift) / ATTN_CHUNK;
 }
 
-/* next_node gives the largest node from chunk *from on that ends at chunk `to` at the latest, and
- * moves *from behind it. */
-static ring_node next_node(const ring_cut *c, int64_t *from, int64_t to)
+/* chunk_begin gives the position where a chunk begins. */
+static int64_t chunk_begin(const ring_cut *c, int64_t chunk)
 {
-    ring_node node;
-    int64_t size = 1;
-    node.level = 0;
-    while (*from % (2 * size) == 0 && *from + 2 * size <= to) {
-        size *= 2;
-        node.level++;
-    }
-    node.index = *from / size;
-    node.begin = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    *from += size;
-    node.end = min64(c->length, max64(0, *from * ATTN_CHUNK - c->shift));
-    return node;
+    return min64(c->length, max64(0, chunk * ATTN_CHUNK - c->shift));
 }
 
-static int64_t count_nodes(const ring_cut *c, int64_t from, int64_t to)
+static int64_t nodes_of_range(const ring_cut *c, const attn_ring_range *range)
 {
-    int64_t count = 0;
-    for (; from < to; count++)
-        next_node(c, &from, to);
-    return count;
+    int64_t from, to;
+    chunks_of(c, range, &from, &to);
+    return range->count ? count_nodes(from, to) : 0;
 }
 
 static int64_t nodes_of_rank(const ring_cut *c, int rank)
 {
-    attn_ring_range range;
-    int64_t at = 0, from, to, count = 0;
-    while (next_range(c, rank, &at, &range)) {
-        chunks_of(c, &range, &from, &to);
-        count += c->along_tree ? count_nodes(c, from, to) : 1;
-    }
+    ring_walk w = { 0 };
+    int64_t count = 0;
+    while (next_range(c, rank, &w))
+        count += c->along_tree ? nodes_of_range(c, &w.range) : 1;
     return count;
 }
 
@@ -68,7 +47,7 @@ static int source_at(const ring_cut *c, int rank, int step)
  * each node that these keys form. */
 static int64_t waiting_after(const ring_cut *c, int rank, int step)
 {
-    int64_t x = 0, run = 0, from, to, count = 0;
+    int64_t x = 0, run = 0, count = 0;
     attn_ring_range come = { 0, 0 };
     while (x < c->length) {
         const int64_t begin = x;
@@ -76,14 +55,12 @@ static int64_t waiting_after(const ring_cut *c, int rank, int step)
         if (source_at(c, rank, owner) <= step) { /* It comes at step rank - owner. */
             come.count += x - begin;
         } else {
-            chunks_of(c, &come, &from, &to);
-            count += come.count ? count_nodes(c, from, to) : 0;
+            count += nodes_of_range(c, &come);
             come.begin = x;
             come.count = 0;
         }
     }
-    chunks_of(c, &come, &from, &to);
-    return count + (come.count ? count_nodes(c, from, to) : 0);
+    return count + nodes_of_range(c, &come);
 }
 
 /* states_at_once makes room for the states that wait and those of the keys that come next. */

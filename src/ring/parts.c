@@ -56,13 +56,14 @@ static void *output_at(const attn_output *t, int64_t at)
                    : NULL;
 }
 
-/* set_part_rows makes the part's rows a range, which begins at row `at` of this rank's. */
-static void set_part_rows(ring_call *c, const attn_ring_range *range, int64_t at)
+/* set_part_rows makes the part's rows a range of this rank's. */
+static void set_part_rows(ring_call *c, const ring_walk *rows)
 {
     attn_params *p = &c->p;
+    const int64_t at = rows->at;
     p->part.rows = 1;
-    p->part.row_begin = range->begin;
-    p->part.row_count = range->count;
+    p->part.row_begin = rows->range.begin;
+    p->part.row_count = rows->range.count;
     p->q.data = input_at(&c->own.q, at);
     p->o.data = output_at(&c->own.o, at);
     p->lse.data = output_at(&c->own.lse, at);
@@ -78,21 +79,46 @@ static void set_key_strides(attn_tensor *t, int64_t heads, int64_t length, int64
     t->stride_batch = (ptrdiff_t)(heads * length * dim);
 }
 
-/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard of
- * `length`. */
-static void set_part_keys(ring_call *c, const char *shard, int64_t length, int64_t at,
-                          int64_t begin, int64_t end)
+/* A ring_shard is the keys and values of rank `source`, which lie at `data`. */
+typedef struct ring_shard {
+    int source;
+    int64_t length;
+    const char *data;
+} ring_shard;
+
+/* length_at counts the positions of the shard that this rank has at a step. */
+static int64_t length_at(const ring_call *c, int step)
+{
+    return share_of(&c->pl.cuts, source_at(&c->pl.cuts, c->pl.rank, step)).length;
+}
+
+static ring_shard shard_at(const ring_call *c, int step)
+{
+    const ring_shard shard = { source_at(&c->pl.cuts, c->pl.rank, step), length_at(c, step),
+                               c->base + c->pl.buffer[step % 2] };
+    return shard;
+}
+
+/* set_part_keys makes the part's keys positions begin to end - 1, which begin at `at` of a shard. */
+static void set_part_keys(ring_call *c, const ring_shard *shard, int64_t at, int64_t begin,
+                          int64_t end)
 {
     attn_params *p = &c->p;
     const ring_shape *s = &c->pl.shape;
-    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0;
+    const int64_t heads = p->batch ? s->entries_kv / p->batch : 0, length = shard->length;
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = end - begin;
-    p->k.data = shard + at * s->dim * (int64_t)bytes_of(p->k.dtype);
-    p->v.data = shard + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    p->k.data = shard->data + at * s->dim * (int64_t)bytes_of(p->k.dtype);
+    p->v.data = shard->data + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
     set_key_strides(&p->k, heads, length, s->dim);
     set_key_strides(&p->v, heads, length, s->dim_v);
+}
+
+static void set_all_keys(ring_call *c)
+{
+    c->p.part.keys = 0;
+    c->p.part.key_begin = c->p.part.key_count = 0;
 }
 
 /* pack_own packs one tensor of the rank's own keys or values. */

@@ -33,8 +33,8 @@ typedef struct ring_plan {
 } ring_plan;
 
 typedef struct ring_entry {
-    int64_t index;
-    int level, slot; /* A slot of -1 is an empty state. */
+    tree_node node;
+    int slot; /* A slot of -1 is an empty state. */
 } ring_entry;
 
 /* A ring_call is one call on one rank, and stands at the beginning of its workspace. */
@@ -89,16 +89,16 @@ static int64_t gift_floats(const ring_shape *s, int64_t length)
 
 static void plan_lengths(ring_plan *pl)
 {
-    int64_t longest, nodes = 0;
+    const ring_share own = share_of(&pl->cuts, pl->rank);
     int rank;
-    pl->length = held_by(&pl->cuts, pl->rank, NULL, &pl->row_range);
-    pl->longest = pl->key_range = 0;
+    pl->length = own.length;
+    pl->row_range = own.longest;
     for (rank = 0; rank < pl->cuts.ranks; rank++) {
-        pl->longest = max64(pl->longest, held_by(&pl->cuts, rank, NULL, &longest));
-        pl->key_range = max64(pl->key_range, longest);
-        nodes += nodes_of_rank(&pl->cuts, rank);
+        const ring_share share = share_of(&pl->cuts, rank);
+        pl->longest = max64(pl->longest, share.length);
+        pl->key_range = max64(pl->key_range, share.longest);
+        pl->entry_count += nodes_of_rank(&pl->cuts, rank);
     }
-    pl->entry_count = nodes;
 }
 
 /* forward_part_bytes sizes the largest part of a forward call, as any shorter one works in its
@@ -107,15 +107,12 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
-    int64_t longest;
     int r;
     part.part.rows = 1;
-    held_by(c, rank, NULL, &part.part.row_count);
+    part.part.row_count = share_of(c, rank).longest;
     part.part.keys = !c->ring->gather;
-    for (r = 0; part.part.keys && r < c->ranks; r++) {
-        held_by(c, r, NULL, &longest);
-        part.part.key_count = max64(part.part.key_count, longest);
-    }
+    for (r = 0; part.part.keys && r < c->ranks; r++)
+        part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
     return attn_workspace_size(&part, bytes);
@@ -138,13 +135,12 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
 }
 
 /* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
-static int next_keys(const ring_cut *c, int *rank, int64_t *at, attn_part *part)
+static int next_keys(const ring_cut *c, int *rank, ring_walk *w, attn_part *part)
 {
-    attn_ring_range keys;
-    for (; *rank < c->ranks; ++*rank, *at = 0)
-        if (next_range(c, *rank, at, &keys)) {
-            part->key_begin = keys.begin;
-            part->key_count = keys.count;
+    for (; *rank < c->ranks; ++*rank, memset(w, 0, sizeof *w))
+        if (next_range(c, *rank, w)) {
+            part->key_begin = w->range.begin;
+            part->key_count = w->range.count;
             return 1;
         }
     return 0;
@@ -157,20 +153,20 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
-    attn_ring_range rows;
     attn_status status = ATTN_OK;
-    int64_t cursor = 0, at, row_count = -1, key_count = -1;
-    int rank;
+    ring_walk rows = { 0 };
+    int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
-    while (!status && next_range(c, own, &cursor, &rows)) {
-        part.part.row_begin = rows.begin;
-        part.part.row_count = rows.count;
-        rank = 0;
-        for (at = 0; !status && next_keys(c, &rank, &at, &part.part);) {
-            if (!lengths && rows.count == row_count && part.part.key_count == key_count)
+    while (!status && next_range(c, own, &rows)) {
+        ring_walk keys = { 0 };
+        int rank = 0;
+        part.part.row_begin = rows.range.begin;
+        part.part.row_count = rows.range.count;
+        while (!status && next_keys(c, &rank, &keys, &part.part)) {
+            if (!lengths && part.part.row_count == row_count && part.part.key_count == key_count)
                 continue;
             status = gradients_bytes(&part, g, bytes);
-            row_count = rows.count;
+            row_count = part.part.row_count;
             key_count = part.part.key_count;
         }
     }
@@ -258,7 +254,7 @@ static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, con
 OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
 {
     const ring_cut c = cut_of(p, ring, ring->transport->size);
-    return held_by(&c, ring->transport->rank, NULL, NULL);
+    return share_of(&c, ring->transport->rank).length;
 }
 
 /* check_ring checks everything that can be wrong on one rank. */
@@ -266,28 +262,19 @@ OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradien
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
 {
+    const int64_t have = bytes_given(workspace, bytes);
     int64_t need;
-    attn_status status = check_transport(ring, why);
+    attn_status status = check_query(p, g, gradients, ring, why);
     if (!status)
-        status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients && !g)
-        status = bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
+        status = check_tensors_held(p, g, ring, own_length(p, ring), why);
     if (status)
         return status;
-    status = check_tensors_held(p, g, ring, own_length(p, ring), why);
-    if (!status)
-        status = ring_bytes(p, g, ring, &need);
-    if (status == ATTN_ERR_OVERFLOW && why->left)
-        bad_field(why, status, "seq_len_kv", p->seq_len_kv,
-                  ": the workspace of a ring would exceed the address space");
-    if (status || (workspace && bytes >= (size_t)need))
+    status = ring_bytes(p, g, ring, &need);
+    if (status == ATTN_ERR_OVERFLOW)
+        return bad_field(why, status, "seq_len_kv", p->seq_len_kv,
+                         ": the workspace of a ring would exceed the address space");
+    if (status || have >= need)
         return status;
-    put(why, "workspace_bytes (");
-    put_int(why, workspace ? (int64_t)bytes : 0);
-    put(why, ") must be at least ");
-    put_int(why, need);
-    return bad(why, ATTN_ERR_WORKSPACE,
-               "; attn_ring_workspace_size or attn_ring_backward_workspace_size tells");
+    return too_small(why, have, need,
+                     g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
 }

@@ -6,48 +6,54 @@
 #include "forward.c"
 #include "backward.c"
 
+/* cut_for makes *cuts those of a call about which somebody asks what `rank` holds. */
+static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank, ring_cut *cuts)
+{
+    text why = text_in(NULL, 0);
+    attn_status status;
+    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
+        return ATTN_ERR_ARG;
+    status = check_cut(p, ring, ring->transport->size, &why);
+    if (!status)
+        *cuts = cut_of(p, ring, ring->transport->size);
+    return status;
+}
+
 ATTN_API attn_status attn_ring_ranges(const attn_params *p, const attn_ring *ring, int rank,
                                       attn_ring_range *ranges, int64_t most, int64_t *count)
 {
-    text why = text_in(NULL, 0);
-    attn_ring_range range;
+    ring_walk w = { 0 };
     attn_status status;
     ring_cut cuts;
-    int64_t at = 0;
-    if (!ring || !ring->transport || !count || most < 0 || (most > 0 && !ranges) || rank < 0 ||
-        rank >= ring->transport->size)
+    if (!count || most < 0 || (most > 0 && !ranges))
         return ATTN_ERR_ARG;
     *count = 0;
-    status = check_cut(p, ring, ring->transport->size, &why);
-    if (status)
-        return status;
-    for (cuts = cut_of(p, ring, ring->transport->size); next_range(&cuts, rank, &at, &range);
-         ++*count)
+    status = cut_for(p, ring, rank, &cuts);
+    for (; !status && next_range(&cuts, rank, &w); ++*count)
         if (*count < most)
-            ranges[*count] = range;
-    return ATTN_OK;
+            ranges[*count] = w.range;
+    return status;
 }
 
 ATTN_API attn_status attn_ring_describe(const attn_params *p, const attn_ring *ring, int rank,
                                         attn_ring_info *info)
 {
-    text why = text_in(NULL, 0);
     attn_status status;
+    ring_share share;
     ring_cut cuts;
     int r;
     if (!info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
-    if (!ring || !ring->transport || rank < 0 || rank >= ring->transport->size)
-        return ATTN_ERR_ARG;
-    status = check_cut(p, ring, ring->transport->size, &why);
+    status = cut_for(p, ring, rank, &cuts);
     if (status)
         return status;
-    cuts = cut_of(p, ring, ring->transport->size);
+    share = share_of(&cuts, rank);
     info->canonical = is_canonical(&cuts);
-    info->length = held_by(&cuts, rank, &info->ranges, NULL);
+    info->length = share.length;
+    info->ranges = share.ranges;
     for (r = 0; r < cuts.ranks; r++)
-        info->longest = max64(info->longest, held_by(&cuts, r, NULL, NULL));
+        info->longest = max64(info->longest, share_of(&cuts, r).length);
     return ATTN_OK;
 }
 
@@ -59,14 +65,7 @@ static attn_status ring_size(const attn_params *p, const attn_gradients *g, int 
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    *bytes = 0;
-    status = check_transport(ring, &why);
-    if (!status)
-        status = check_cut(p, ring, ring->transport->size, &why);
-    if (!status && gradients && !g)
-        status = ATTN_ERR_ARG;
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, &why);
+    status = check_query(p, g, gradients, ring, &why);
     if (!status)
         status = ring_bytes(p, g, ring, &need);
     *bytes = status ? 0 : (size_t)need;
@@ -92,9 +91,7 @@ static const char *ring_sentence(const attn_params *p, const attn_gradients *g, 
 {
     text why = text_in(buffer, buffer_bytes);
     const attn_status status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    return verdict(status, buffer, &why);
 }
 
 ATTN_API const char *attn_ring_check(const attn_params *p, const attn_ring *ring,
@@ -117,11 +114,9 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
                                            const attn_ring *ring, attn_ring_stats *stats,
                                            void *workspace)
 {
-    char *base = (char *)workspace;
-    ring_call *c;
+    char *base = align_memory(workspace);
+    ring_call *c = (ring_call *)(void *)base;
     size_t work;
-    base = align_memory(base);
-    c = (ring_call *)(void *)base;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
     plan_ring(p, g != NULL, ring, work, &c->pl);

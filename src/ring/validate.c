@@ -143,6 +143,8 @@ static attn_status check_transport(const attn_ring *ring, text *why)
 static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, text *why)
 {
+    if (!g)
+        return bad(why, ATTN_ERR_ARG, "gradients is NULL");
     if (g->dbias.data || g->dsinks || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
@@ -152,6 +154,18 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
     return ATTN_OK;
+}
+
+/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
+static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
+                               const attn_ring *ring, text *why)
+{
+    attn_status status = check_transport(ring, why);
+    if (!status)
+        status = check_cut(p, ring, ring->transport->size, why);
+    if (!status && gradients)
+        status = check_ring_gradients(p, g, ring, why);
+    return status;
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
