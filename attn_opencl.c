@@ -3409,6 +3409,8 @@ enum place { NAMED, IN_PLACE, COPIED };
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
+    const void *svm;   /* of the caller, which memory stands for */
+    int64_t bytes;     /* of memory that is ours */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
     int place;         /* enum place */
@@ -3422,12 +3424,6 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* A shared_array is SVM of the caller as a buffer. */
-typedef struct shared_array {
-    const void *of;
-    cl_handle memory;
-} shared_array;
-
 typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
@@ -3436,9 +3432,8 @@ typedef struct session {
     cl_handle queue;
     cl_int error;
     const char *failed; /* what the error happened in */
-    int buffer_count, shared_count;
+    int buffer_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
@@ -3654,25 +3649,19 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
  * arrays. */
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
-    shared_array *found = s->shared;
-    size_t bytes = 0;
+    int64_t bytes = 0;
     int i;
     if (!named->svm)
         return named->mem;
-    while (found < s->shared + s->shared_count && found->of != named->mem)
-        found++;
-    if (found == s->shared + s->shared_count) {
-        for (i = 0; i < s->call->num_buffers; i++) {
-            const attn_opencl_buffer *b = &s->call->buffers[i];
-            if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
-                bytes = b->offset + b->bytes;
-        }
-        found->of = named->mem;
-        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
-                                   named->mem, "using SVM");
-        s->shared_count++;
+    for (i = 0; i < ARRAY_COUNT; i++)
+        if (s->array[i].svm == named->mem)
+            return s->array[i].memory;
+    for (i = 0; i < s->call->num_buffers; i++) {
+        const attn_opencl_buffer *b = &s->call->buffers[i];
+        if (b->svm && b->mem == named->mem)
+            bytes = max64(bytes, (int64_t)(b->offset + b->bytes));
     }
-    return found->memory;
+    return new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, named->mem, "using SVM");
 }
 
 /* bytes_into counts the bytes from the caller's address to the array's element 0. */
@@ -3704,15 +3693,13 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* move_copy brings what the call reads of an array to its copy, or what it has written back. */
-static void move_copy(session *s, const bound *b, int64_t bytes, int back)
+/* move_copy brings what the call reads of an array to its copy, or what it has written back. Where
+ * an array is used in place, mapping it is enough. */
+static void move_copy(session *s, const bound *b, int back)
 {
-    array_copy c;
-    c.host = &b->host;
-    c.stride = b->stride;
-    c.back = back;
-    c.at = (char *)map_buffer(s, b->memory, back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
-                              bytes);
+    const cl_flags flags = back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
+    array_copy c = { &b->host, b->stride, NULL, back };
+    c.at = (char *)map_buffer(s, b->memory, flags, b->bytes);
     if (c.at && b->place == COPIED)
         copy_array(s->pr, &c);
     unmap_buffer(s, b->memory, c.at);
@@ -3738,33 +3725,33 @@ static void bind_array(session *s, int which, const array *a, int number, int st
     if (named) {
         b->place = NAMED;
         b->memory = memory_of(s, named);
+        b->svm = named->svm ? named->mem : NULL;
         b->offset = (int64_t)named->offset + bytes_into(named, a);
     } else if (s->gpu->info.shares_memory && (written ? all.between == 0 : all.between <= 0)) {
         b->place = IN_PLACE;
+        b->bytes = all.bytes;
         b->memory = new_buffer(s, flags | CL_MEM_USE_HOST_PTR, all.bytes, all.first,
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        const int64_t bytes = pack_strides(a, b->stride);
         b->place = COPIED;
-        b->memory = new_buffer(s, flags, bytes, NULL, "memory for an array");
+        b->bytes = pack_strides(a, b->stride);
+        b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
         if (!written)
-            move_copy(s, b, bytes, 0);
+            move_copy(s, b, 0);
     }
     s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
         s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* fetch_array waits for the device and brings what it has written to the host. */
-static void fetch_array(session *s, const bound *b)
+/* fetch_outputs waits for the device and brings what it has written to the host. */
+static void fetch_outputs(session *s)
 {
-    int64_t packed[4];
-    if (!s->error && b->memory && b->place != NAMED)
-        move_copy(s, b,
-                  b->place == COPIED ? pack_strides(&b->host, packed)
-                                     : bytes_of_array(&b->host).bytes,
-                  1);
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT; out++)
+        if (!s->error && s->array[out].memory && s->array[out].place != NAMED)
+            move_copy(s, &s->array[out], 1);
 }
 
 static void bind_fields(session *s, field_walk w, const asked *all, int gradients)
@@ -4096,20 +4083,20 @@ static void await_inputs(session *s)
 
 static void finish_session(session *s)
 {
-    int out;
-    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
-        fetch_array(s, &s->array[out]);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+    const cl_api *cl = &s->gpu->cl;
+    if (!s->call->event)
+        fetch_outputs(s);
+    else if (!s->error)
+        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)
@@ -4439,59 +4426,57 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .softcap = v->pairs ? 5 : 0,
         .dropout_p = v->pairs ? 0.25f : 0,
         .alibi_slopes = v->pairs ? a->slopes : NULL,
-        .logits = { .stage = part == PART_ROWS ? ATTN_LOGITS_SOFTMAX : 0,
-                    .num_rows = part == PART_ROWS ? TRIAL_LOGITS : 0,
-                    .data = part == PART_ROWS ? a->out.logits : NULL },
         .impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED,
         .num_workers = 1,
     };
     return p;
 }
 
+/* Gradients are so small that sums of them are up to 10; the maxima of rows rise. */
 static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    const int k_type = t->p.k.dtype;
+    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
-    fill_random(a->k, k_type, COUNT_OF(a->k) / 2, 1, 2);
-    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(k_type), k_type, COUNT_OF(a->k) / 2, 3,
-                3); /* so that maxima rise */
+    fill_random(a->k, k_type, half, 1, 2);
+    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
     fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
-    t->key_base = TRIAL_BASE;
-}
-
-/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
- * them are up to 10. */
-static void fill_gradients(trial *t, const variant *v)
-{
-    trial_arrays *a = &t->arrays;
-    const attn_bias bias = { .data = a->bias,
-                             .stride_batch = ATTN_STRIDE_BROADCAST,
-                             .stride_head = ATTN_STRIDE_BROADCAST,
-                             .stride_q = ATTN_STRIDE_BROADCAST,
-                             .stride_kv = 1 };
-    const attn_gradients g = { .gemms = 7,
-                               .dout = { .data = a->dout },
-                               .dq = { .data = a->out.dq },
-                               .dk = { .data = a->out.dk },
-                               .dv = { .data = a->out.dv },
-                               .dbias = { .data = v->pairs ? a->out.dbias : NULL },
-                               .dsinks = a->out.dsinks,
-                               .dslopes = v->pairs ? a->out.dslopes : NULL };
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
     fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
     fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
-    t->p.sinks = a->sinks;
-    if (v->pairs)
-        t->p.bias = bias;
+    t->key_base = TRIAL_BASE;
+}
+
+/* ask_gradients asks for all gradients that there is a kernel for. */
+static void ask_gradients(trial *t, int pairs)
+{
+    trial_arrays *a = &t->arrays;
+    attn_bias *bias = &t->p.bias;
+    attn_gradients *g = &t->g;
     t->gradients = 1;
-    t->g = g;
+    t->p.sinks = a->sinks;
+    g->gemms = 7;
+    g->dout.data = a->dout;
+    g->dq.data = a->out.dq;
+    g->dk.data = a->out.dk;
+    g->dv.data = a->out.dv;
+    g->dsinks = a->out.dsinks;
+    if (!pairs)
+        return;
+    bias->data = a->bias;
+    bias->stride_batch = bias->stride_head = bias->stride_q = ATTN_STRIDE_BROADCAST;
+    bias->stride_kv = 1;
+    g->dbias.data = a->out.dbias;
+    g->dslopes = a->out.dslopes;
 }
 
 /* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
 static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
+    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
+                                 .num_rows = TRIAL_LOGITS,
+                                 .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -4503,8 +4488,10 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->limits.divide = part == PART_ROWS;
     t->p = problem_for(t, v, part);
     fill_arrays(t);
+    if (part == PART_ROWS)
+        t->p.logits = logits;
     if (part == PART_BACKWARD)
-        fill_gradients(t, v);
+        ask_gradients(t, v->pairs);
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */

@@ -51,20 +51,20 @@ static void await_inputs(session *s)
 
 static void finish_session(session *s)
 {
-    int out;
-    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
-        fetch_array(s, &s->array[out]);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+    const cl_api *cl = &s->gpu->cl;
+    if (!s->call->event)
+        fetch_outputs(s);
+    else if (!s->error)
+        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)

@@ -17,6 +17,8 @@ enum place { NAMED, IN_PLACE, COPIED };
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
+    const void *svm;   /* of the caller, which memory stands for */
+    int64_t bytes;     /* of memory that is ours */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
     int place;         /* enum place */
@@ -30,12 +32,6 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* A shared_array is SVM of the caller as a buffer. */
-typedef struct shared_array {
-    const void *of;
-    cl_handle memory;
-} shared_array;
-
 typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
@@ -44,9 +40,8 @@ typedef struct session {
     cl_handle queue;
     cl_int error;
     const char *failed; /* what the error happened in */
-    int buffer_count, shared_count;
+    int buffer_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];

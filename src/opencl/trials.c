@@ -91,59 +91,57 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .softcap = v->pairs ? 5 : 0,
         .dropout_p = v->pairs ? 0.25f : 0,
         .alibi_slopes = v->pairs ? a->slopes : NULL,
-        .logits = { .stage = part == PART_ROWS ? ATTN_LOGITS_SOFTMAX : 0,
-                    .num_rows = part == PART_ROWS ? TRIAL_LOGITS : 0,
-                    .data = part == PART_ROWS ? a->out.logits : NULL },
         .impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED,
         .num_workers = 1,
     };
     return p;
 }
 
+/* Gradients are so small that sums of them are up to 10; the maxima of rows rise. */
 static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    const int k_type = t->p.k.dtype;
+    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
-    fill_random(a->k, k_type, COUNT_OF(a->k) / 2, 1, 2);
-    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(k_type), k_type, COUNT_OF(a->k) / 2, 3,
-                3); /* so that maxima rise */
+    fill_random(a->k, k_type, half, 1, 2);
+    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
     fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
-    t->key_base = TRIAL_BASE;
-}
-
-/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
- * them are up to 10. */
-static void fill_gradients(trial *t, const variant *v)
-{
-    trial_arrays *a = &t->arrays;
-    const attn_bias bias = { .data = a->bias,
-                             .stride_batch = ATTN_STRIDE_BROADCAST,
-                             .stride_head = ATTN_STRIDE_BROADCAST,
-                             .stride_q = ATTN_STRIDE_BROADCAST,
-                             .stride_kv = 1 };
-    const attn_gradients g = { .gemms = 7,
-                               .dout = { .data = a->dout },
-                               .dq = { .data = a->out.dq },
-                               .dk = { .data = a->out.dk },
-                               .dv = { .data = a->out.dv },
-                               .dbias = { .data = v->pairs ? a->out.dbias : NULL },
-                               .dsinks = a->out.dsinks,
-                               .dslopes = v->pairs ? a->out.dslopes : NULL };
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
     fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
     fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
-    t->p.sinks = a->sinks;
-    if (v->pairs)
-        t->p.bias = bias;
+    t->key_base = TRIAL_BASE;
+}
+
+/* ask_gradients asks for all gradients that there is a kernel for. */
+static void ask_gradients(trial *t, int pairs)
+{
+    trial_arrays *a = &t->arrays;
+    attn_bias *bias = &t->p.bias;
+    attn_gradients *g = &t->g;
     t->gradients = 1;
-    t->g = g;
+    t->p.sinks = a->sinks;
+    g->gemms = 7;
+    g->dout.data = a->dout;
+    g->dq.data = a->out.dq;
+    g->dk.data = a->out.dk;
+    g->dv.data = a->out.dv;
+    g->dsinks = a->out.dsinks;
+    if (!pairs)
+        return;
+    bias->data = a->bias;
+    bias->stride_batch = bias->stride_head = bias->stride_q = ATTN_STRIDE_BROADCAST;
+    bias->stride_kv = 1;
+    g->dbias.data = a->out.dbias;
+    g->dslopes = a->out.dslopes;
 }
 
 /* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
 static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
+    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
+                                 .num_rows = TRIAL_LOGITS,
+                                 .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -155,8 +153,10 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->limits.divide = part == PART_ROWS;
     t->p = problem_for(t, v, part);
     fill_arrays(t);
+    if (part == PART_ROWS)
+        t->p.logits = logits;
     if (part == PART_BACKWARD)
-        fill_gradients(t, v);
+        ask_gradients(t, v->pairs);
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */
