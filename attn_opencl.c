@@ -2217,25 +2217,22 @@ struct attn_opencl {
     void *library;
     cl_handle device, context, queue;
     attn_opencl_info info;
-    device_limits limits;    /* exact: asked for */
-    attn_opencl_call plain;  /* of a backend without a call of its own */
-    char build_options[100]; /* of the caller */
-    double least_flops;
-    attn_log_fn log;
-    void *log_user;
+    attn_opencl_options options; /* pointers but log's are of use while it is opened */
+    device_limits limits;        /* exact: asked for */
+    attn_opencl_call plain;      /* of a backend without a call of its own */
+    char build_options[100];     /* of the caller */
     char why[256], build_log[8001];
     int volatile log_taken;                /* nonzero: a thread writes build_log */
     check_data check;                      /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
-    int unchecked;
-    int volatile built, taken; /* of them from source, from kept binaries */
+    int volatile built, taken;             /* of them from source, from kept binaries */
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
 {
-    if (gpu->log)
-        gpu->log(gpu->log_user, level, sentence);
+    if (gpu->options.log)
+        gpu->options.log(gpu->options.log_user, level, sentence);
 }
 
 static void release(cl_int(CL_CALL *by)(cl_handle), cl_handle object)
@@ -2271,9 +2268,10 @@ static int find_functions(attn_opencl *gpu)
     return 1;
 }
 
-static int load_library(attn_opencl *gpu, const char *file, text *why)
+static int load_library(attn_opencl *gpu, text *why)
 {
     static const char *const loaders[] = { LOADERS };
+    const char *const file = gpu->options.library;
     int i;
     for (i = 0; i < (file ? 1 : COUNT_OF(loaders)) && !gpu->library; i++)
         gpu->library = OPEN_LIBRARY(file ? file : loaders[i]);
@@ -2462,8 +2460,9 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 }
 
 /* open_queue takes the caller's context, device and queue, or makes our own. */
-static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
+static attn_status open_queue(attn_opencl *gpu, text *why)
 {
+    const attn_opencl_options *o = &gpu->options;
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);
     const cl_flags flags = o->profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int error = CL_SUCCESS;
@@ -2718,11 +2717,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
     const cl_handle program = LOAD(&gpu->programs[number]);
     const size_t bytes = program ? read_binary(gpu, program, NULL) : 0;
     const size_t need = 2 * sizeof(uint64_t) + (size_t)whole_words_of(bytes);
-    uint64_t words[2];
+    const uint64_t words[2] = { (uint64_t)number, bytes };
     if (bytes == 0)
         return 0;
-    words[0] = (uint64_t)number;
-    words[1] = bytes;
     if (need <= room) {
         memset(to, 0, need);
         memcpy(to, words, sizeof words);
@@ -2733,12 +2730,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
 
 static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t room)
 {
-    uint64_t head[KEPT_HEAD];
+    uint64_t head[KEPT_HEAD] = { [KEPT_MARK] = KEPT_MARK_1, [KEPT_KEY] = key_of_programs(gpu) };
     size_t at = sizeof head;
     int n;
-    head[KEPT_MARK] = KEPT_MARK_1;
-    head[KEPT_KEY] = key_of_programs(gpu);
-    head[KEPT_PROGRAMS] = 0;
     for (n = 0; n < VARIANTS; n++) {
         const size_t need =
             keep_program(gpu, n, at <= room ? to + at : NULL, at <= room ? room - at : 0);
@@ -2746,7 +2740,6 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
         at += need;
     }
     head[KEPT_BYTES] = at;
-    head[KEPT_SUM] = 0;
     if (at > room)
         return at;
     memcpy(to, head, sizeof head);
@@ -4638,7 +4631,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part)
 static const char *distrust(attn_opencl *gpu, const device_plan *pl)
 {
     int part, found;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
+    for (part = 0; part < PART_COUNT && !gpu->options.unchecked; part++) {
         found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part) : TRUSTED;
         if (found != TRUSTED)
             return found == DROPPED ? distrusted[part] : untried;
@@ -4705,7 +4698,7 @@ static const char *call_fault(const attn_opencl_call *how, const attn_problem *p
     const refusal refusals[] = {
         { how->event != NULL && how->times != NULL,
           "times are known when a call has ended: with event it returns before" },
-        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->least_flops,
+        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->options.least_flops,
           "fewer operations than least_flops: too small for the device" },
     };
     return first_refusal(refusals, COUNT_OF(refusals));
@@ -4771,29 +4764,33 @@ ATTN_API size_t attn_opencl_size(void)
     return sizeof(attn_opencl);
 }
 
+/* begin_object returns where the object's sentence goes. */
+static text begin_object(attn_opencl *gpu, const attn_opencl_options *options)
+{
+    memset(gpu, 0, sizeof *gpu);
+    if (options)
+        gpu->options = *options;
+    return text_in(gpu->why, sizeof gpu->why);
+}
+
 ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
+    const attn_opencl_options *o;
     attn_status status;
     text why;
     if (!gpu)
         return ATTN_ERR_ARG;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
+    why = begin_object(gpu, options);
+    o = &gpu->options;
     gpu->limits.exact = o->exact != 0;
-    gpu->least_flops = o->least_flops;
-    gpu->unchecked = o->unchecked;
-    gpu->log = o->log;
-    gpu->log_user = o->log_user;
     gpu->plain.gpu = gpu;
     if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
         return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
     if (o->build_options)
         memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
-    if (!load_library(gpu, o->library, &why))
+    if (!load_library(gpu, &why))
         return ATTN_ERR_UNSUPPORTED;
-    status = open_queue(gpu, o, &why);
+    status = open_queue(gpu, &why);
     if (status)
         return status;
     describe_device(gpu);
@@ -4808,15 +4805,12 @@ ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_option
 ATTN_API int attn_opencl_list(attn_opencl *gpu, const attn_opencl_options *options,
                               attn_opencl_device *devices, int most)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
     device_walk walk = { .list = devices, .room = most };
     text why;
     if (!gpu || most < 0 || (most > 0 && !devices))
         return 0;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
-    if (load_library(gpu, o->library, &why))
+    why = begin_object(gpu, options);
+    if (load_library(gpu, &why))
         walk_devices(gpu, &walk, &why);
     if (walk.best)
         put(&why, "ok");

@@ -18,25 +18,22 @@ struct attn_opencl {
     void *library;
     cl_handle device, context, queue;
     attn_opencl_info info;
-    device_limits limits;    /* exact: asked for */
-    attn_opencl_call plain;  /* of a backend without a call of its own */
-    char build_options[100]; /* of the caller */
-    double least_flops;
-    attn_log_fn log;
-    void *log_user;
+    attn_opencl_options options; /* pointers but log's are of use while it is opened */
+    device_limits limits;        /* exact: asked for */
+    attn_opencl_call plain;      /* of a backend without a call of its own */
+    char build_options[100];     /* of the caller */
     char why[256], build_log[8001];
     int volatile log_taken;                /* nonzero: a thread writes build_log */
     check_data check;                      /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
-    int unchecked;
-    int volatile built, taken; /* of them from source, from kept binaries */
+    int volatile built, taken;             /* of them from source, from kept binaries */
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
 {
-    if (gpu->log)
-        gpu->log(gpu->log_user, level, sentence);
+    if (gpu->options.log)
+        gpu->options.log(gpu->options.log_user, level, sentence);
 }
 
 static void release(cl_int(CL_CALL *by)(cl_handle), cl_handle object)
@@ -72,9 +69,10 @@ static int find_functions(attn_opencl *gpu)
     return 1;
 }
 
-static int load_library(attn_opencl *gpu, const char *file, text *why)
+static int load_library(attn_opencl *gpu, text *why)
 {
     static const char *const loaders[] = { LOADERS };
+    const char *const file = gpu->options.library;
     int i;
     for (i = 0; i < (file ? 1 : COUNT_OF(loaders)) && !gpu->library; i++)
         gpu->library = OPEN_LIBRARY(file ? file : loaders[i]);
@@ -263,8 +261,9 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 }
 
 /* open_queue takes the caller's context, device and queue, or makes our own. */
-static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
+static attn_status open_queue(attn_opencl *gpu, text *why)
 {
+    const attn_opencl_options *o = &gpu->options;
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);
     const cl_flags flags = o->profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int error = CL_SUCCESS;

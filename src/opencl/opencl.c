@@ -11,29 +11,33 @@ ATTN_API size_t attn_opencl_size(void)
     return sizeof(attn_opencl);
 }
 
+/* begin_object returns where the object's sentence goes. */
+static text begin_object(attn_opencl *gpu, const attn_opencl_options *options)
+{
+    memset(gpu, 0, sizeof *gpu);
+    if (options)
+        gpu->options = *options;
+    return text_in(gpu->why, sizeof gpu->why);
+}
+
 ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
+    const attn_opencl_options *o;
     attn_status status;
     text why;
     if (!gpu)
         return ATTN_ERR_ARG;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
+    why = begin_object(gpu, options);
+    o = &gpu->options;
     gpu->limits.exact = o->exact != 0;
-    gpu->least_flops = o->least_flops;
-    gpu->unchecked = o->unchecked;
-    gpu->log = o->log;
-    gpu->log_user = o->log_user;
     gpu->plain.gpu = gpu;
     if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
         return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
     if (o->build_options)
         memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
-    if (!load_library(gpu, o->library, &why))
+    if (!load_library(gpu, &why))
         return ATTN_ERR_UNSUPPORTED;
-    status = open_queue(gpu, o, &why);
+    status = open_queue(gpu, &why);
     if (status)
         return status;
     describe_device(gpu);
@@ -48,15 +52,12 @@ ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_option
 ATTN_API int attn_opencl_list(attn_opencl *gpu, const attn_opencl_options *options,
                               attn_opencl_device *devices, int most)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
     device_walk walk = { .list = devices, .room = most };
     text why;
     if (!gpu || most < 0 || (most > 0 && !devices))
         return 0;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
-    if (load_library(gpu, o->library, &why))
+    why = begin_object(gpu, options);
+    if (load_library(gpu, &why))
         walk_devices(gpu, &walk, &why);
     if (walk.best)
         put(&why, "ok");

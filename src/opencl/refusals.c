@@ -62,7 +62,7 @@ static const char *call_fault(const attn_opencl_call *how, const attn_problem *p
     const refusal refusals[] = {
         { how->event != NULL && how->times != NULL,
           "times are known when a call has ended: with event it returns before" },
-        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->least_flops,
+        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->options.least_flops,
           "fewer operations than least_flops: too small for the device" },
     };
     return first_refusal(refusals, COUNT_OF(refusals));

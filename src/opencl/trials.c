@@ -303,7 +303,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part)
 static const char *distrust(attn_opencl *gpu, const device_plan *pl)
 {
     int part, found;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
+    for (part = 0; part < PART_COUNT && !gpu->options.unchecked; part++) {
         found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part) : TRUSTED;
         if (found != TRUSTED)
             return found == DROPPED ? distrusted[part] : untried;
