@@ -97,9 +97,21 @@
 #ifdef _WIN32
 #include <windows.h>
 #define CL_CALL __stdcall
+#define LOADERS "OpenCL.dll"
+#define OPEN_LIBRARY(file) ((void *)LoadLibraryA(file))
+#define CLOSE_LIBRARY(library) FreeLibrary((HMODULE)(library))
+#define FIND_SYMBOL(library, name) GetProcAddress((HMODULE)(library), name)
+typedef FARPROC library_symbol;
 #else
 #include <dlfcn.h>
 #define CL_CALL
+#define LOADERS                                                                                    \
+    "libOpenCL.so.1", "libOpenCL.so", "/vendor/lib64/libOpenCL.so", /* Android */                  \
+        "/system/vendor/lib64/libOpenCL.so", "/System/Library/Frameworks/OpenCL.framework/OpenCL"
+#define OPEN_LIBRARY(file) dlopen(file, RTLD_NOW | RTLD_LOCAL)
+#define CLOSE_LIBRARY(library) dlclose(library)
+#define FIND_SYMBOL(library, name) dlsym(library, name)
+typedef void *library_symbol;
 #endif
 
 typedef int32_t cl_int;
@@ -132,7 +144,6 @@ enum {
     CL_PROGRAM_BINARY_SIZES = 0x1165,
     CL_PROGRAM_BINARIES = 0x1166,
     CL_PROGRAM_BUILD_LOG = 0x1183,
-    CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
     CL_PROFILING_COMMAND_START = 0x1282,
     CL_PROFILING_COMMAND_END = 0x1283
 };
@@ -149,52 +160,50 @@ enum {
 #define CL_MAP_WRITE 2u
 #define CL_MAP_WRITE_INVALIDATE_REGION 4u
 
+/* Arguments: what to ask an object about; what comes before a command, and its own event. */
+#define CL_QUERY cl_uint, size_t, void *, size_t *
+#define CL_EVENTS cl_uint, const cl_handle *, cl_handle *
+#define CL_DEVICES cl_uint, const cl_handle *
+
 #define CL_FUNCTIONS(X)                                                                            \
     X(cl_int, clGetPlatformIDs, (cl_uint, cl_handle *, cl_uint *))                                 \
-    X(cl_int, clGetPlatformInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                   \
+    X(cl_int, clGetPlatformInfo, (cl_handle, CL_QUERY))                                            \
     X(cl_int, clGetDeviceIDs, (cl_handle, cl_flags, cl_uint, cl_handle *, cl_uint *))              \
-    X(cl_int, clGetDeviceInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                     \
+    X(cl_int, clGetDeviceInfo, (cl_handle, CL_QUERY))                                              \
     X(cl_handle, clCreateContext,                                                                  \
-      (const intptr_t *, cl_uint, const cl_handle *,                                               \
-       void(CL_CALL *)(const char *, const void *, size_t, void *), void *, cl_int *))             \
+      (const intptr_t *, CL_DEVICES, void(CL_CALL *)(const char *, const void *, size_t, void *),  \
+       void *, cl_int *))                                                                          \
     X(cl_int, clRetainContext, (cl_handle))                                                        \
     X(cl_int, clReleaseContext, (cl_handle))                                                       \
     X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
     X(cl_int, clRetainCommandQueue, (cl_handle))                                                   \
     X(cl_int, clReleaseCommandQueue, (cl_handle))                                                  \
-    X(cl_int, clGetCommandQueueInfo, (cl_handle, cl_uint, size_t, void *, size_t *))               \
+    X(cl_int, clGetCommandQueueInfo, (cl_handle, CL_QUERY))                                        \
     X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
     X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
-    X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
+    X(cl_int, clGetMemObjectInfo, (cl_handle, CL_QUERY))                                           \
     X(cl_handle, clCreateProgramWithSource,                                                        \
       (cl_handle, cl_uint, const char **, const size_t *, cl_int *))                               \
     X(cl_handle, clCreateProgramWithBinary,                                                        \
-      (cl_handle, cl_uint, const cl_handle *, const size_t *, const unsigned char **, cl_int *,    \
-       cl_int *))                                                                                  \
-    X(cl_int, clGetProgramInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                    \
+      (cl_handle, CL_DEVICES, const size_t *, const unsigned char **, cl_int *, cl_int *))         \
+    X(cl_int, clGetProgramInfo, (cl_handle, CL_QUERY))                                             \
     X(cl_int, clBuildProgram,                                                                      \
-      (cl_handle, cl_uint, const cl_handle *, const char *, void(CL_CALL *)(cl_handle, void *),    \
-       void *))                                                                                    \
-    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *))    \
+      (cl_handle, CL_DEVICES, const char *, void(CL_CALL *)(cl_handle, void *), void *))           \
+    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, CL_QUERY))                             \
     X(cl_int, clReleaseProgram, (cl_handle))                                                       \
     X(cl_handle, clCreateKernel, (cl_handle, const char *, cl_int *))                              \
     X(cl_int, clSetKernelArg, (cl_handle, cl_uint, size_t, const void *))                          \
-    X(cl_int, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *)) \
     X(cl_int, clReleaseKernel, (cl_handle))                                                        \
     X(cl_int, clEnqueueNDRangeKernel,                                                              \
-      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint,     \
-       const cl_handle *, cl_handle *))                                                            \
+      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, CL_EVENTS))  \
     X(cl_handle, clEnqueueMapBuffer,                                                               \
-      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, cl_uint, const cl_handle *,        \
-       cl_handle *, cl_int *))                                                                     \
-    X(cl_int, clEnqueueUnmapMemObject,                                                             \
-      (cl_handle, cl_handle, void *, cl_uint, const cl_handle *, cl_handle *))                     \
+      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, CL_EVENTS, cl_int *))              \
+    X(cl_int, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, CL_EVENTS))                  \
     X(cl_int, clEnqueueReadBuffer,                                                                 \
-      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, cl_uint, const cl_handle *,          \
-       cl_handle *))                                                                               \
-    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))   \
-    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))  \
-    X(cl_int, clGetEventProfilingInfo, (cl_handle, cl_uint, size_t, void *, size_t *))             \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, CL_EVENTS))                          \
+    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, CL_EVENTS))                                 \
+    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, CL_EVENTS))                                \
+    X(cl_int, clGetEventProfilingInfo, (cl_handle, CL_QUERY))                                      \
     X(cl_int, clReleaseEvent, (cl_handle))                                                         \
     X(cl_int, clFlush, (cl_handle))                                                                \
     X(cl_int, clFinish, (cl_handle))
@@ -204,64 +213,12 @@ typedef struct cl_api {
     CL_FUNCTIONS(CL_MEMBER)
 } cl_api;
 
-typedef struct cl_symbol {
-    const char *name;
-    size_t offset; /* of its pointer in cl_api */
-} cl_symbol;
-
+/* Names of functions, and where in cl_api their pointers are. */
 #define CL_SYMBOL(type, name, arguments) { #name, offsetof(cl_api, name) },
-static const cl_symbol cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
-
-#ifdef _WIN32
-
-static const char *const loaders[] = { "OpenCL.dll" };
-
-static void *open_library(const char *file)
-{
-    return (void *)LoadLibraryA(file);
-}
-
-static void close_library(void *library)
-{
-    FreeLibrary((HMODULE)library);
-}
-
-/* to: of a function pointer. */
-static int find_symbol(void *library, const char *name, void *to)
-{
-    const FARPROC symbol = GetProcAddress((HMODULE)library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-#else
-
-static const char *const loaders[] = {
-    "libOpenCL.so.1",
-    "libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so", /* Android */
-    "/system/vendor/lib64/libOpenCL.so",
-    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
-};
-
-static void *open_library(const char *file)
-{
-    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-
-static void close_library(void *library)
-{
-    dlclose(library);
-}
-
-static int find_symbol(void *library, const char *name, void *to)
-{
-    void *const symbol = dlsym(library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-#endif
+static const struct cl_symbol {
+    const char *name;
+    size_t offset;
+} cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
 
 static const char *cl_error_name(cl_int error)
 {
@@ -2035,6 +1992,13 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
  * use these rooms as they are.
  */
 
+/* load1 and store1 of kernels.cl know these storage types: a bit for each attn_dtype. */
+#define DEVICE_TYPES (1 << ATTN_F32 | 1 << ATTN_F16 | 1 << ATTN_BF16)
+
+/* KV_TYPE of kernels.cl is the storage type of K and V, or MIXED, which is beyond all types. */
+enum { MIXED = 3, KV_TYPES };
+typedef char mixed_is_beyond_types[DEVICE_TYPES < 1 << MIXED ? 1 : -1];
+
 /* A device_array is an array that the device has. */
 enum device_array {
     NO_ARRAY,
@@ -2235,14 +2199,29 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* refuse_unknown returns whether a field is set that devices do not know; *why then says which. */
-static int refuse_unknown(const attn_params *p, text *why)
+/* knows_type returns whether devices know the storage type of a field, if it has one. */
+static int knows_type(const call_field *f, const void *base, int *dtype)
 {
-    field_walk w = walk_fields(p);
+    *dtype = ATTN_F32;
+    if (f->type == F_STORED)
+        memcpy(dtype, (const char *)base + f->dtype, sizeof *dtype);
+    return *dtype >= 0 && *dtype < MIXED && (DEVICE_TYPES >> *dtype & 1);
+}
+
+/* refuse_unknown returns whether a field is set, or has a storage type, that devices do not know;
+ * *why then says which. */
+static int refuse_unknown(field_walk w, text *why)
+{
     while (next_field(&w)) {
-        const int64_t value = w.row ? 0 : field_number(w.f, p);
+        const int64_t value = w.row ? 0 : field_number(w.f, w.base);
+        int dtype;
         if (value)
             return refuse_field(w.f, value, "a device", why) != ATTN_OK;
+        if (!knows_type(w.f, w.base, &dtype)) {
+            put(why, w.f->name);
+            return bad_field(why, ATTN_ERR_UNSUPPORTED, ".dtype", dtype,
+                             " is a storage type that a device does not know") != ATTN_OK;
+        }
     }
     return 0;
 }
@@ -2263,8 +2242,6 @@ typedef struct variant {
     int columns; /* of V: 64, 128, 256 */
     int pairs;
 } variant;
-
-enum { MIXED = 3 };
 
 /* The plan depends on device_limits besides the problem. */
 typedef struct device_limits {
@@ -2300,40 +2277,15 @@ static int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-static int64_t most_of(const attn_problem *pr,
-                       int64_t (*of)(const attn_problem *, const attn_sequence *))
-{
-    int64_t b, most = 0;
-    for (b = 0; b < pr->p.batch; b++) {
-        const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, of(pr, &s));
-    }
-    return most;
-}
-
-/* parts_of counts the parts of part_keys each, counted from n = 0, that the keys of a sequence
- * touch. */
-static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
-{
-    if (s->kv_len == 0)
-        return 0;
-    return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
-}
-
-/* chunks_of counts the chunks that the keys of a sequence touch. */
-static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return parts_of(s, ATTN_CHUNK);
-}
-
-/* count_parts gives the most parts of any sequence, at least 1. */
+/* count_parts gives the most parts of part_keys each, counted from n = 0, that the keys of a
+ * sequence touch, at least 1. */
 static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
     int64_t b, most = 1;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, parts_of(&s, part_keys));
+        const int64_t end = s.key_base + s.kv_len;
+        most = max64(most, (end - 1) / part_keys - s.key_base / part_keys + 1);
     }
     return most;
 }
@@ -2387,12 +2339,12 @@ static int writes_values(const attn_params *p)
 static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
-    const int tiled =
-        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
-    const int rows = (tiled && pl->parts > 1) || p->logits.data;
-    return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
-           (naive ? 1u << PART_NAIVE : 0);
+    const int tiled = pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
+    const unsigned logits = p->logits.data ? 1u << PART_ROWS : 0;
+    if (pr->impl == ATTN_IMPL_NAIVE)
+        return 1u << PART_NAIVE | logits;
+    return (tiled ? 1u << PART_FORWARD : 0) | (tiled && pl->parts > 1 ? 1u << PART_ROWS : 0) |
+           logits;
 }
 
 static int runs(const device_plan *pl, int part)
@@ -2400,38 +2352,42 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
+/* forward_variant has tiles as large as registers and local memory allow. */
+static variant forward_variant(const attn_problem *pr, const device_limits *limits, int64_t columns)
+{
+    const attn_params *p = &pr->p;
+    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
+    if (p->k.dtype != p->v.dtype)
+        v.kv_type = MIXED;
+    if (columns <= 128)
+        v.columns = columns <= 64 ? 64 : 128;
+    v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
+    while (v.rows > 16 && local_bytes_of(v.rows, v.columns) > (int64_t)limits->local_bytes)
+        v.rows /= 2;
+    return v;
+}
+
 static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    const int64_t most_groups = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
+    device_plan pl = { .forward = forward_variant(pr, limits, columns) };
     int64_t chunks;
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_FORWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = p->k.dtype == p->v.dtype ? p->k.dtype : MIXED;
-    pl.forward.pairs = has_pairs(p);
-    pl.forward.columns = columns <= 64 ? 64 : columns <= 128 ? 128 : 256;
-    pl.forward.rows = rows <= 16 ? 16 : pl.forward.columns == 256 ? 32 : 64; /* in registers */
-    while (pl.forward.rows > 16 &&
-           local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
-        pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
     pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
     pl.levels = limits->exact ? tree_levels(chunks) : 0;
-    pl.groups =
-        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
+    pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
-    pl.parts_bytes = pl.parts == 1 ? 0
-                                   : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
-                                         (p->head_dim_v + 2);
+    if (pl.parts > 1)
+        pl.parts_bytes =
+            4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
-    pl.local_bytes =
-        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
+    if (!runs(&pl, PART_NAIVE))
+        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns);
     return pl;
 }
 
@@ -2450,21 +2406,16 @@ static int64_t gradient_local_bytes(const device_plan *pl)
 /* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
 static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
-    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_BACKWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = MIXED;
-    pl.forward.pairs = has_pairs(&pr->p);
-    pl.forward.columns = columns <= 64 ? 64 : 128;
-    pl.forward.rows = 64;
+    const int columns = max64(pr->p.head_dim, pr->p.head_dim_v) <= 64 ? 64 : 128;
+    device_plan pl = {
+        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p) },
+        .programs = 1u << PART_BACKWARD,
+        .slices = ceil_div(pr->p.head_dim, columns),
+        .statistics_bytes = 12 * all_rows(&pr->p),
+    };
     if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
         pl.forward.rows = 32;
     pl.local_bytes = gradient_local_bytes(&pl);
-    pl.statistics_bytes = 12 * all_rows(&pr->p);
-    pl.programs = 1u << PART_BACKWARD;
-    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
     return pl;
 }
 
@@ -2486,19 +2437,18 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-/* refuse returns whether one of the refusals applies; *why then has the first. */
-static int refuse(const refusal *refusals, int count, text *why)
+/* first_refusal gives the sentence of the first refusal that applies, or NULL. */
+static const char *first_refusal(const refusal *refusals, int count)
 {
     int i = 0;
     while (i < count && !refusals[i].applies)
         i++;
-    put(why, i < count ? refusals[i].why : "");
-    return i < count;
+    return i < count ? refusals[i].why : NULL;
 }
 
-/* refuse_plan returns whether no device of these limits can run the call; *why then says why. */
-static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
-                       text *why)
+/* plan_fault says why no device of these limits can run the call, or gives NULL. */
+static const char *plan_fault(const attn_problem *pr, const device_limits *limits,
+                              const device_plan *pl)
 {
     const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
     const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
@@ -2514,13 +2464,13 @@ static int refuse_plan(const attn_problem *pr, const device_limits *limits, cons
           "partial states exceed an array of the device" },
         { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
-    return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
+    return first_refusal(refusals, COUNT_OF(refusals));
 }
 
 /* src/opencl/device.c - the opened device: which one, and what it can do. */
 
-enum { TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
-#define VARIANTS (PART_COUNT * 2 * TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
+enum { ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];
@@ -2531,25 +2481,28 @@ struct attn_opencl {
     void *library;
     cl_handle device, context, queue;
     attn_opencl_info info;
-    attn_opencl_call plain;  /* of a backend without a call of its own */
-    char build_options[100]; /* of the caller */
-    int exact;               /* asked for */
-    double least_flops;
-    attn_log_fn log;
-    void *log_user;
+    attn_opencl_options options; /* pointers but log's are of use while it is opened */
+    device_limits limits;        /* exact: asked for */
+    attn_opencl_call plain;      /* of a backend without a call of its own */
+    char build_options[100];     /* of the caller */
     char why[256], build_log[8001];
     int volatile log_taken;                /* nonzero: a thread writes build_log */
     check_data check;                      /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
-    int unchecked;
-    int volatile built, taken; /* of them from source, from kept binaries */
+    int volatile built, taken;             /* of them from source, from kept binaries */
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
 {
-    if (gpu->log)
-        gpu->log(gpu->log_user, level, sentence);
+    if (gpu->options.log)
+        gpu->options.log(gpu->options.log_user, level, sentence);
+}
+
+static void release(cl_int(CL_CALL *by)(cl_handle), cl_handle object)
+{
+    if (object)
+        by(object);
 }
 
 /* explain_error says "what: OpenCL error -5 (out of resources)". */
@@ -2567,24 +2520,26 @@ static void explain_error(text *why, const char *what, cl_int error)
 
 enum { MOST_PLATFORMS = 16, MOST_DEVICES = 32 };
 
-static int load_api(attn_opencl *gpu, const char *file)
+static int find_functions(attn_opencl *gpu)
 {
-    size_t i;
-    if (file) {
-        gpu->library = open_library(file);
-    } else {
-        for (i = 0; i < sizeof loaders / sizeof *loaders && !gpu->library; i++)
-            gpu->library = open_library(loaders[i]);
-    }
-    for (i = 0; gpu->library && i < sizeof cl_symbols / sizeof *cl_symbols; i++)
-        if (!find_symbol(gpu->library, cl_symbols[i].name, (char *)&gpu->cl + cl_symbols[i].offset))
+    int i;
+    for (i = 0; i < COUNT_OF(cl_symbols); i++) {
+        const library_symbol found = FIND_SYMBOL(gpu->library, cl_symbols[i].name);
+        if (!found)
             return 0;
-    return gpu->library != NULL;
+        memcpy((char *)&gpu->cl + cl_symbols[i].offset, &found, sizeof found);
+    }
+    return 1;
 }
 
-static int load_library(attn_opencl *gpu, const char *file, text *why)
+static int load_library(attn_opencl *gpu, text *why)
 {
-    if (load_api(gpu, file))
+    static const char *const loaders[] = { LOADERS };
+    const char *const file = gpu->options.library;
+    int i;
+    for (i = 0; i < (file ? 1 : COUNT_OF(loaders)) && !gpu->library; i++)
+        gpu->library = OPEN_LIBRARY(file ? file : loaders[i]);
+    if (gpu->library && find_functions(gpu))
         return 1;
     put(why, gpu->library ? "the OpenCL library lacks a function of OpenCL 1.2: "
                           : "no OpenCL library: ");
@@ -2596,11 +2551,10 @@ static uint64_t device_number(const attn_opencl *gpu, cl_handle device, cl_uint 
 {
     uint64_t wide = 0;
     uint32_t narrow = 0;
-    if (bytes == sizeof narrow && gpu->cl.clGetDeviceInfo(device, what, bytes, &narrow, NULL) == 0)
-        return narrow;
-    if (bytes == sizeof wide && gpu->cl.clGetDeviceInfo(device, what, bytes, &wide, NULL) == 0)
-        return wide;
-    return 0;
+    void *const to = bytes == sizeof narrow ? (void *)&narrow : &wide;
+    if (gpu->cl.clGetDeviceInfo(device, what, bytes, to, NULL))
+        return 0;
+    return bytes == sizeof narrow ? narrow : wide;
 }
 
 #define DEVICE_UINT(device, what) ((uint32_t)device_number(gpu, device, what, 4))
@@ -2692,9 +2646,8 @@ typedef struct device_walk {
 
 static void visit_device(const attn_opencl *gpu, cl_handle device, device_walk *walk)
 {
-    attn_opencl_device found;
+    attn_opencl_device found = { 0 };
     double rank;
-    memset(&found, 0, sizeof found);
     list_device(gpu, device, &found);
     rank = rank_device(&found, walk->wanted);
     if ((int)walk->devices < walk->room)
@@ -2710,6 +2663,7 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
 {
     cl_handle platforms[MOST_PLATFORMS], devices[MOST_DEVICES];
     cl_uint count, p, d;
+    const char *named;
     if (gpu->cl.clGetPlatformIDs(MOST_PLATFORMS, platforms, &walk->platforms))
         walk->platforms = 0;
     for (p = 0; p < walk->platforms && p < MOST_PLATFORMS; p++) {
@@ -2725,20 +2679,16 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
         put(why, " OpenCL platforms, ");
         put_int(why, walk->devices);
         put(why, " devices, none ");
-        put(why,
-            walk->wanted && *walk->wanted && walk->devices ? "named " : "that can run the kernels");
-        put(why, walk->wanted && walk->devices ? walk->wanted : "");
+        named = walk->wanted && walk->devices ? walk->wanted : "";
+        put(why, *named ? "named " : "that can run the kernels");
+        put(why, named);
     }
 }
 
 static device_limits limits_of(const attn_opencl_info *info, int exact)
 {
-    device_limits limits;
-    limits.compute_units = info->compute_units;
-    limits.local_bytes = info->local_bytes;
-    limits.allocation_bytes = info->allocation_bytes;
-    limits.exact = exact;
-    limits.divide = 0;
+    const device_limits limits = { info->compute_units, info->local_bytes, info->allocation_bytes,
+                                   exact, 0 };
     return limits;
 }
 
@@ -2761,6 +2711,7 @@ static void describe_device(attn_opencl *gpu)
     memcpy(info->version, found.version, sizeof info->version);
     memcpy(info->driver, found.driver, sizeof info->driver);
     memcpy(info->platform, found.platform, sizeof info->platform);
+    gpu->limits = limits_of(info, gpu->limits.exact);
 }
 
 /* is_in_order matters: kernels of a call rely on the order in which they were handed over. */
@@ -2773,12 +2724,13 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 }
 
 /* open_queue takes the caller's context, device and queue, or makes our own. */
-static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
+static attn_status open_queue(attn_opencl *gpu, text *why)
 {
+    const attn_opencl_options *o = &gpu->options;
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);
     const cl_flags flags = o->profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int error = CL_SUCCESS;
-    device_walk walk;
+    device_walk walk = { .wanted = o->device };
     if (given == 3 && !is_in_order(gpu, o->queue))
         return bad(why, ATTN_ERR_ARG, "options.queue must take its commands in order");
     if (given == 3) {
@@ -2792,8 +2744,6 @@ static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, te
     if (given != 0)
         return bad(why, ATTN_ERR_ARG,
                    "context, device_id and queue must be given together or not at all");
-    memset(&walk, 0, sizeof walk);
-    walk.wanted = o->device;
     walk_devices(gpu, &walk, why);
     gpu->device = walk.best;
     if (!gpu->device)
@@ -2816,7 +2766,7 @@ static int variant_number(const variant *v)
 {
     int n = v->part;
     n = n * 2 + v->exact;
-    n = n * TYPES + v->kv_type;
+    n = n * KV_TYPES + v->kv_type;
     n = n * ROWS_KINDS + (v->rows == 64 ? 2 : v->rows == 32 ? 1 : 0);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
     return n * 2 + v->pairs;
@@ -2831,8 +2781,8 @@ static variant variant_of(int number)
     number /= COLUMNS_KINDS;
     v.rows = 16 << number % ROWS_KINDS;
     number /= ROWS_KINDS;
-    v.kv_type = number % TYPES;
-    number /= TYPES;
+    v.kv_type = number % KV_TYPES;
+    number /= KV_TYPES;
     v.exact = number % 2;
     v.part = number / 2;
     return v;
@@ -3031,11 +2981,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
     const cl_handle program = LOAD(&gpu->programs[number]);
     const size_t bytes = program ? read_binary(gpu, program, NULL) : 0;
     const size_t need = 2 * sizeof(uint64_t) + (size_t)whole_words_of(bytes);
-    uint64_t words[2];
+    const uint64_t words[2] = { (uint64_t)number, bytes };
     if (bytes == 0)
         return 0;
-    words[0] = (uint64_t)number;
-    words[1] = bytes;
     if (need <= room) {
         memset(to, 0, need);
         memcpy(to, words, sizeof words);
@@ -3046,12 +2994,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
 
 static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t room)
 {
-    uint64_t head[KEPT_HEAD];
+    uint64_t head[KEPT_HEAD] = { [KEPT_MARK] = KEPT_MARK_1, [KEPT_KEY] = key_of_programs(gpu) };
     size_t at = sizeof head;
     int n;
-    head[KEPT_MARK] = KEPT_MARK_1;
-    head[KEPT_KEY] = key_of_programs(gpu);
-    head[KEPT_PROGRAMS] = 0;
     for (n = 0; n < VARIANTS; n++) {
         const size_t need =
             keep_program(gpu, n, at <= room ? to + at : NULL, at <= room ? room - at : 0);
@@ -3059,7 +3004,6 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
         at += need;
     }
     head[KEPT_BYTES] = at;
-    head[KEPT_SUM] = 0;
     if (at > room)
         return at;
     memcpy(to, head, sizeof head);
@@ -3234,19 +3178,6 @@ typedef struct array_bytes {
 
 /* ---- shapes */
 
-/* rows_asked and columns_asked count what masks and the bias may be asked for. */
-static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->q_len;
-}
-
-static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->column + s->kv_len;
-}
-
 /* asked counts what a device may ask for: elements along the axes of a call, rows and columns of
  * pairs. */
 typedef struct asked {
@@ -3257,12 +3188,12 @@ typedef struct asked {
 static asked asked_of(const attn_problem *pr)
 {
     const attn_block_mask *m = &pr->p.block_mask;
-    int64_t *count;
-    asked all;
-    all.axes = axes_of_call(&pr->p);
-    all.rows = most_of(pr, rows_asked);
-    all.columns = most_of(pr, columns_asked);
-    count = all.axes.count;
+    asked all = { axes_of_call(&pr->p), pr->max_q_len, 0 };
+    int64_t *count = all.axes.count, b;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        all.columns = max64(all.columns, s.column + s.kv_len);
+    }
     count[AXIS_CELL_ROW] = m->block_q ? ceil_div(all.rows, m->block_q) : 0;
     count[AXIS_CELL_COLUMN] = m->block_k ? ceil_div(pr->max_kv_len, m->block_k) : 0;
     count[AXIS_CELL_OFFSET] = count[AXIS_CELL_ROW] + 1;
@@ -3282,12 +3213,10 @@ static int lies_packed(const call_field *f, const call_axes *x)
 /* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
+    const int bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
+    array a = { field_data(f, base), bits, reach, { 0 }, { 0 } };
     int64_t packed = 1;
-    array a;
     int axis;
-    a.data = field_data(f, base);
-    a.bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
-    a.reach = reach;
     for (axis = 0; axis < 4; axis++)
         a.count[axis] = all->axes.count[f->axis[axis]];
     if (f->axis[2] == AXIS_SEQ_Q) { /* pairs */
@@ -3344,11 +3273,8 @@ static array columns_array(const attn_params *p, const asked *all)
 /* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
-    array a;
+    array a = { sum->data, 32, REACH_ALL, { 0 }, { 0 } };
     int axis;
-    a.data = sum->data;
-    a.bits = 32;
-    a.reach = REACH_ALL;
     for (axis = 0; axis < 4; axis++) {
         a.count[axis] = sum->count[axis];
         a.stride[axis] = sum->stride[axis];
@@ -3453,65 +3379,52 @@ static void copy_row(const array_copy *c, int64_t x, int64_t y, int64_t z)
             copy_elements(c, host + i * step[3], packed + i, 1);
 }
 
-static void copy_all(const array_copy *c)
+/* copy_rows copies rows from to to-1 of an entry, of all heads. */
+static void copy_rows(const array_copy *c, int64_t entry, int64_t from, int64_t to)
 {
-    const int64_t n[3] = { held_along(c->host, 0), held_along(c->host, 1), held_along(c->host, 2) };
-    int64_t x, y, z;
-    for (x = 0; x < n[0]; x++)
-        for (y = 0; y < n[1]; y++)
-            for (z = 0; z < n[2]; z++)
-                copy_row(c, x, y, z);
-}
-
-/* copy_rows copies the rows in use: padded ones are neither read nor written. */
-static void copy_rows(const attn_sequence *s, const array_copy *c)
-{
+    const int64_t heads = held_along(c->host, 1);
     int64_t h, i;
-    for (h = 0; h < c->host->count[1]; h++)
-        for (i = s->q_row; i < s->q_row + s->q_len; i++)
-            copy_row(c, s->b, h, i);
+    for (h = 0; h < heads; h++)
+        for (i = from; i < to; i++)
+            copy_row(c, entry, h, i);
 }
 
-/* copy_keys copies the keys in use, wherever they lie. */
 static void copy_keys(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     key_place at;
-    int64_t j, n, h, r;
-    if (s->kv_len == 0)
+    int64_t left = s->kv_len;
+    if (left == 0)
         return;
     at = key_at(p, s, 0);
-    for (j = 0;; next_place(p, s, &at)) {
-        n = min64(at.left, s->kv_len - j);
-        for (h = 0; h < c->host->count[1]; h++)
-            for (r = 0; r < n; r++)
-                copy_row(c, at.entry, h, at.row + r);
-        j += n;
-        if (j == s->kv_len)
-            return;
+    for (; left > at.left; next_place(p, s, &at)) {
+        copy_rows(c, at.entry, at.row, at.row + at.left);
+        left -= at.left;
     }
+    copy_rows(c, at.entry, at.row, at.row + left);
 }
 
 /* copy_chosen copies the rows that logits are asked of, if they exist. */
 static void copy_chosen(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
-    const int32_t *list = p->logits.rows;
-    int64_t h, n;
-    for (h = 0; h < c->host->count[1]; h++)
-        for (n = 0; n < c->host->count[2]; n++)
-            if ((list ? list[n] : n) < s->q_len)
-                copy_row(c, s->b, h, n);
+    int64_t n;
+    for (n = 0; n < c->host->count[2]; n++)
+        if (entry32(p->logits.rows, n, n) < s->q_len)
+            copy_rows(c, s->b, n, n + 1);
 }
 
+/* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor
+ * written. */
 static void copy_array(const attn_problem *pr, const array_copy *c)
 {
+    const array *a = c->host;
     int64_t b;
-    if (c->host->reach == REACH_ALL)
-        copy_all(c);
-    for (b = 0; b < pr->p.batch && c->host->reach != REACH_ALL; b++) {
+    for (b = 0; a->reach == REACH_ALL && b < held_along(a, 0); b++)
+        copy_rows(c, b, 0, held_along(a, 2));
+    for (b = 0; a->reach != REACH_ALL && b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        if (c->host->reach == REACH_ROWS)
-            copy_rows(&s, c);
-        else if (c->host->reach == REACH_KEYS)
+        if (a->reach == REACH_ROWS)
+            copy_rows(c, b, s.q_row, s.q_row + s.q_len);
+        else if (a->reach == REACH_KEYS)
             copy_keys(&pr->p, &s, c);
         else
             copy_chosen(&pr->p, &s, c);
@@ -3519,11 +3432,6 @@ static void copy_array(const attn_problem *pr, const array_copy *c)
 }
 
 /* src/opencl/describe.c - what kernels are told besides arrays: numbers, sequences, tiles. */
-
-static int64_t float_number(float x)
-{
-    return (int64_t)bits_of(x);
-}
 
 /* fill_numbers sets what kernels are told of fields, of the problem and of the plan. */
 static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
@@ -3539,10 +3447,10 @@ static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t 
     n[N_PART_KEYS] = pl->part_keys;
     n[N_LEVELS] = pl->levels;
     n[N_GROUP] = pr->group;
-    n[N_FACTOR] = float_number(pr->factor);
-    n[N_CAP2] = float_number(pr->cap2);
-    n[N_ICAP2] = float_number(pr->icap2);
-    n[N_KEEP] = float_number(pr->keep_factor);
+    n[N_FACTOR] = bits_of(pr->factor);
+    n[N_CAP2] = bits_of(pr->cap2);
+    n[N_ICAP2] = bits_of(pr->icap2);
+    n[N_KEEP] = bits_of(pr->keep_factor);
     n[N_DROP_BELOW] = pr->drop_below;
     n[N_SEED_LOW] = (int64_t)(p->dropout_seed & 0xffffffffu);
     n[N_SEED_HIGH] = (int64_t)(p->dropout_seed >> 32);
@@ -3610,6 +3518,8 @@ enum place { NAMED, IN_PLACE, COPIED };
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
+    const void *svm;   /* of the caller, which memory stands for */
+    int64_t bytes;     /* of memory that is ours */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
     int place;         /* enum place */
@@ -3623,12 +3533,6 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* A shared_array is SVM of the caller as a buffer. */
-typedef struct shared_array {
-    const void *of;
-    cl_handle memory;
-} shared_array;
-
 typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
@@ -3637,9 +3541,8 @@ typedef struct session {
     cl_handle queue;
     cl_int error;
     const char *failed; /* what the error happened in */
-    int buffer_count, shared_count;
+    int buffer_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
@@ -3756,11 +3659,23 @@ static void unmap_buffer(session *s, cl_handle memory, void *at)
 
 /* ---- kernels */
 
+/* A launch is a kernel that gets its arguments one after the other. */
 typedef struct launch {
     session *s;
+    const char *name;
     cl_handle kernel;
     cl_uint arguments;
 } launch;
+
+/* The items of a work-group. */
+static const size_t one_item[] = { 1, 1 };
+static const size_t row_group[] = { CL_ROW_GROUP, 1 };
+static const size_t tile_group[] = { CL_TX, CL_TY };
+
+static int64_t row_groups(int64_t items)
+{
+    return ceil_div(items, CL_ROW_GROUP);
+}
 
 static void add_argument(launch *l, size_t bytes, const void *value)
 {
@@ -3776,6 +3691,12 @@ static void add_memory(launch *l, cl_handle memory)
     add_argument(l, sizeof given, &given);
 }
 
+static void add_arrays(launch *l, int first, int last)
+{
+    for (; first <= last; first++)
+        add_memory(l, l->s->array[first].memory);
+}
+
 static void add_int(launch *l, int64_t value)
 {
     const cl_int given = (cl_int)value;
@@ -3784,13 +3705,9 @@ static void add_int(launch *l, int64_t value)
 
 static launch open_launch(session *s, const variant *v, const char *name)
 {
-    launch l;
+    launch l = { s, name, NULL, 0 };
     cl_int error = s->error;
     cl_handle program = NULL;
-    int i;
-    l.s = s;
-    l.kernel = NULL;
-    l.arguments = 0;
     if (!error)
         program = find_program(s->gpu, v, &error);
     if (!error)
@@ -3799,26 +3716,26 @@ static launch open_launch(session *s, const variant *v, const char *name)
         return l;
     add_memory(&l, s->numbers_buffer);
     add_memory(&l, s->sequences);
-    for (i = IN_Q; i <= IN_SINKS; i++)
-        add_memory(&l, s->array[i].memory);
+    add_arrays(&l, IN_Q, IN_SINKS);
     return l;
 }
 
-/* close_launch enqueues the kernel and releases it. */
-static void close_launch(launch *l, const char *name, const size_t global[3], const size_t local[3])
+/* close_launch enqueues the kernel with x * y * z work-groups and releases it. */
+static void close_launch(launch *l, const size_t group[2], int64_t x, int64_t y, int64_t z)
 {
     session *s = l->s;
+    const size_t local[3] = { group[0], group[1], 1 };
+    const size_t global[3] = { (size_t)x * group[0], (size_t)y * group[1], (size_t)z };
     if (!s->error) {
         has_failed(s,
                    s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
                                                      NULL, begin_span(s, COMPUTE)),
-                   name);
+                   l->name);
         keep_span(s);
         if (s->call->times)
             s->call->times->kernels++;
     }
-    if (l->kernel)
-        s->gpu->cl.clReleaseKernel(l->kernel);
+    release(s->gpu->cl.clReleaseKernel, l->kernel);
 }
 
 /* src/opencl/bind.c - where arrays of a call lie on the device, and how they get there and back. */
@@ -3841,25 +3758,19 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
  * arrays. */
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
-    shared_array *found = s->shared;
-    size_t bytes = 0;
+    int64_t bytes = 0;
     int i;
     if (!named->svm)
         return named->mem;
-    while (found < s->shared + s->shared_count && found->of != named->mem)
-        found++;
-    if (found == s->shared + s->shared_count) {
-        for (i = 0; i < s->call->num_buffers; i++) {
-            const attn_opencl_buffer *b = &s->call->buffers[i];
-            if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
-                bytes = b->offset + b->bytes;
-        }
-        found->of = named->mem;
-        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
-                                   named->mem, "using SVM");
-        s->shared_count++;
+    for (i = 0; i < ARRAY_COUNT; i++)
+        if (s->array[i].svm == named->mem)
+            return s->array[i].memory;
+    for (i = 0; i < s->call->num_buffers; i++) {
+        const attn_opencl_buffer *b = &s->call->buffers[i];
+        if (b->svm && b->mem == named->mem)
+            bytes = max64(bytes, (int64_t)(b->offset + b->bytes));
     }
-    return found->memory;
+    return new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, named->mem, "using SVM");
 }
 
 /* bytes_into counts the bytes from the caller's address to the array's element 0. */
@@ -3891,15 +3802,13 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* move_copy brings what the call reads of an array to its copy, or what it has written back. */
-static void move_copy(session *s, const bound *b, int64_t bytes, int back)
+/* move_copy brings what the call reads of an array to its copy, or what it has written back. Where
+ * an array is used in place, mapping it is enough. */
+static void move_copy(session *s, const bound *b, int back)
 {
-    array_copy c;
-    c.host = &b->host;
-    c.stride = b->stride;
-    c.back = back;
-    c.at = (char *)map_buffer(s, b->memory, back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
-                              bytes);
+    const cl_flags flags = back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
+    array_copy c = { &b->host, b->stride, NULL, back };
+    c.at = (char *)map_buffer(s, b->memory, flags, b->bytes);
     if (c.at && b->place == COPIED)
         copy_array(s->pr, &c);
     unmap_buffer(s, b->memory, c.at);
@@ -3925,33 +3834,33 @@ static void bind_array(session *s, int which, const array *a, int number, int st
     if (named) {
         b->place = NAMED;
         b->memory = memory_of(s, named);
+        b->svm = named->svm ? named->mem : NULL;
         b->offset = (int64_t)named->offset + bytes_into(named, a);
     } else if (s->gpu->info.shares_memory && (written ? all.between == 0 : all.between <= 0)) {
         b->place = IN_PLACE;
+        b->bytes = all.bytes;
         b->memory = new_buffer(s, flags | CL_MEM_USE_HOST_PTR, all.bytes, all.first,
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        const int64_t bytes = pack_strides(a, b->stride);
         b->place = COPIED;
-        b->memory = new_buffer(s, flags, bytes, NULL, "memory for an array");
+        b->bytes = pack_strides(a, b->stride);
+        b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
         if (!written)
-            move_copy(s, b, bytes, 0);
+            move_copy(s, b, 0);
     }
     s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
         s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* fetch_array waits for the device and brings what it has written to the host. */
-static void fetch_array(session *s, const bound *b)
+/* fetch_outputs waits for the device and brings what it has written to the host. */
+static void fetch_outputs(session *s)
 {
-    int64_t packed[4];
-    if (!s->error && b->memory && b->place != NAMED)
-        move_copy(s, b,
-                  b->place == COPIED ? pack_strides(&b->host, packed)
-                                     : bytes_of_array(&b->host).bytes,
-                  1);
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT; out++)
+        if (!s->error && s->array[out].memory && s->array[out].place != NAMED)
+            move_copy(s, &s->array[out], 1);
 }
 
 static void bind_fields(session *s, field_walk w, const asked *all, int gradients)
@@ -3989,46 +3898,36 @@ static void bind_arrays(session *s, const attn_gradient_call *g)
 /* simple_variant names a program of rows or of the textbook, which do not depend on tiles. */
 static variant simple_variant(const session *s, int part)
 {
-    variant v = s->pl.forward;
-    v.part = part;
-    v.kv_type = MIXED;
-    v.rows = v.columns = 64;
-    v.pairs = 1;
+    const variant v = { part, s->pl.forward.exact, MIXED, 64, 64, 1 };
     return v;
 }
 
 /* add_results adds OUTPUTS in kernels.cl, and the tiles. */
 static void add_results(launch *l)
 {
-    int out;
-    for (out = OUT_O; out <= OUT_STATE_O; out++)
-        add_memory(l, l->s->array[out].memory);
+    add_arrays(l, OUT_O, OUT_STATE_O);
     add_memory(l, l->s->tiles);
 }
 
 static void run_tiled(session *s)
 {
-    const size_t local[3] = { CL_TX, CL_TY, 1 }, row_local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { (size_t)s->pl.groups * CL_TX, CL_TY, 1 };
-    const int64_t rows = s->pl.tiles * s->pr->p.num_heads_kv * s->pl.forward.rows;
-    const size_t row_global[3] = { (size_t)rows * CL_ROW_GROUP, 1, 1 };
-    const cl_handle pending =
-        new_buffer(s, CL_MEM_READ_WRITE, s->pl.pending_bytes, NULL, "memory for states");
-    const cl_handle parts =
-        new_buffer(s, CL_MEM_READ_WRITE, s->pl.parts_bytes, NULL, "memory for parts");
+    const device_plan *pl = &s->pl;
     const variant merge = simple_variant(s, PART_ROWS);
-    launch l;
-    l = open_launch(s, &s->pl.forward, "forward");
+    const cl_handle pending =
+        new_buffer(s, CL_MEM_READ_WRITE, pl->pending_bytes, NULL, "memory for states");
+    const cl_handle parts =
+        new_buffer(s, CL_MEM_READ_WRITE, pl->parts_bytes, NULL, "memory for parts");
+    launch l = open_launch(s, &pl->forward, "forward");
     add_results(&l);
     add_memory(&l, pending);
     add_memory(&l, parts);
-    close_launch(&l, "forward", global, local);
-    if (s->pl.parts == 1)
+    close_launch(&l, tile_group, pl->groups, 1, 1);
+    if (pl->parts == 1)
         return;
     l = open_launch(s, &merge, "merge_parts");
     add_results(&l);
     add_memory(&l, parts);
-    close_launch(&l, "merge_parts", row_global, row_local);
+    close_launch(&l, row_group, pl->tiles * s->pr->p.num_heads_kv * pl->forward.rows, 1, 1);
 }
 
 typedef struct naive_head {
@@ -4045,34 +3944,26 @@ static launch open_naive(session *s, const naive_head *at, const char *name)
     add_int(&l, at->head);
     add_int(&l, at->seq.kv_len);
     add_memory(&l, at->matrix);
-    if (strcmp(name, "naive_scores") != 0)
-        add_memory(&l, at->factors);
     return l;
-}
-
-static size_t whole_groups(int64_t items)
-{
-    return (size_t)round_up(items, CL_ROW_GROUP);
 }
 
 static void run_naive_head(session *s, const naive_head *at)
 {
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 }, rows = (size_t)at->seq.q_len;
-    const size_t pairs[3] = { whole_groups(at->seq.kv_len), rows, 1 };
-    const size_t queries[3] = { whole_groups(at->seq.q_len), 1, 1 };
-    const size_t values[3] = { whole_groups(s->pr->p.head_dim_v), rows, 1 };
+    const int64_t rows = at->seq.q_len, keys = at->seq.kv_len;
     launch l;
-    if (at->seq.kv_len) {
+    if (keys) {
         l = open_naive(s, at, "naive_scores");
-        close_launch(&l, "naive_scores", pairs, local);
+        close_launch(&l, row_group, row_groups(keys), rows, 1);
     }
     l = open_naive(s, at, "naive_softmax");
-    add_memory(&l, s->array[OUT_LSE].memory);
-    close_launch(&l, "naive_softmax", queries, local);
+    add_memory(&l, at->factors);
+    add_arrays(&l, OUT_LSE, OUT_LSE);
+    close_launch(&l, row_group, row_groups(rows), 1, 1);
     if (s->pr->p.o.data) {
         l = open_naive(s, at, "naive_values");
-        add_memory(&l, s->array[OUT_O].memory);
-        close_launch(&l, "naive_values", values, local);
+        add_memory(&l, at->factors);
+        add_arrays(&l, OUT_O, OUT_O);
+        close_launch(&l, row_group, row_groups(s->pr->p.head_dim_v), rows, 1);
     }
 }
 
@@ -4093,9 +3984,6 @@ static void run_logits(session *s)
 {
     const attn_params *p = &s->pr->p;
     const variant v = simple_variant(s, PART_ROWS);
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { (size_t)p->logits.num_rows * CL_ROW_GROUP, (size_t)p->num_heads_q,
-                               (size_t)p->batch };
     cl_handle list = NULL;
     launch l;
     if (!s->array[OUT_LOGITS].memory)
@@ -4105,8 +3993,8 @@ static void run_logits(session *s)
                           (void *)(uintptr_t)p->logits.rows, "memory for a list of rows");
     l = open_launch(s, &v, "logits");
     add_memory(&l, list);
-    add_memory(&l, s->array[OUT_LOGITS].memory);
-    close_launch(&l, "logits", global, local);
+    add_arrays(&l, OUT_LOGITS, OUT_LOGITS);
+    close_launch(&l, row_group, p->logits.num_rows, p->num_heads_q, p->batch);
 }
 
 static void run_forward(session *s)
@@ -4122,45 +4010,35 @@ static void run_forward(session *s)
 
 static void launch_statistics(session *s, cl_handle stats)
 {
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { whole_groups(s->pr->max_q_len), (size_t)s->pr->p.num_heads_q,
-                               (size_t)s->pr->p.batch };
+    const attn_params *p = &s->pr->p;
     launch l = open_launch(s, &s->pl.forward, "statistics");
-    int in;
-    for (in = IN_O; in <= IN_DLSE; in++)
-        add_memory(&l, s->array[in].memory);
+    add_arrays(&l, IN_O, IN_DLSE);
     add_memory(&l, stats);
-    close_launch(&l, "statistics", global, local);
+    close_launch(&l, row_group, row_groups(s->pr->max_q_len), p->num_heads_q, p->batch);
 }
 
-/* launch_gradients launches kernel `name` with a group for each of the tiles and slices, kv heads
- * and sequences. Results go to arrays first to last. */
-static void launch_gradients(session *s, const char *name, int64_t tiles, int64_t slices,
-                             cl_handle stats, int first, int last)
+/* launch_gradients launches kernel `name` with groups for each kv head and sequence. Results go to
+ * arrays first to last. */
+static void launch_gradients(session *s, const char *name, int64_t groups, cl_handle stats,
+                             int first, int last)
 {
-    const size_t local[3] = { CL_TX, CL_TY, 1 };
-    const size_t global[3] = { (size_t)(tiles * slices) * CL_TX,
-                               (size_t)s->pr->p.num_heads_kv * CL_TY, (size_t)s->pr->p.batch };
     launch l;
-    if (tiles * slices == 0)
+    if (groups == 0)
         return;
     l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->array[IN_DOUT].memory);
+    add_arrays(&l, IN_DOUT, IN_DOUT);
     add_memory(&l, stats);
-    for (; first <= last; first++)
-        add_memory(&l, s->array[first].memory);
-    close_launch(&l, name, global, local);
+    add_arrays(&l, first, last);
+    close_launch(&l, tile_group, groups, s->pr->p.num_heads_kv, s->pr->p.batch);
 }
 
 static void launch_sinks(session *s, cl_handle stats)
 {
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { whole_groups(s->pr->p.num_heads_q), 1, 1 };
     launch l = open_launch(s, &s->pl.forward, "sink_gradients");
     add_memory(&l, stats);
-    add_memory(&l, s->array[OUT_DSINKS].memory);
+    add_arrays(&l, OUT_DSINKS, OUT_DSINKS);
     add_int(&l, s->pr->p.batch);
-    close_launch(&l, "sink_gradients", global, local);
+    close_launch(&l, row_group, row_groups(s->pr->p.num_heads_q), 1, 1);
 }
 
 /* A pair_sum is a sum over pairs: dbias or dslopes. */
@@ -4173,8 +4051,6 @@ typedef struct pair_sum {
 static void launch_sum_ends(session *s, const pair_sum *sum, int first)
 {
     const int64_t *n = sum->axes->count;
-    const size_t local[3] = { 1, 1, 1 };
-    const size_t global[3] = { (size_t)n[3], (size_t)n[2], (size_t)(n[0] * n[1]) };
     launch l;
     if (n[0] * n[1] * n[2] * n[3] == 0)
         return;
@@ -4183,17 +4059,15 @@ static void launch_sum_ends(session *s, const pair_sum *sum, int first)
     add_int(&l, sum->number);
     add_int(&l, n[1]);
     add_int(&l, first);
-    close_launch(&l, "sum_ends", global, local);
+    close_launch(&l, one_item, n[3], n[2], n[0] * n[1]);
 }
 
 /* launch_tiles_of_sum adds up tiles of the rows or keys of a head. */
 static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *name, int64_t tiles,
                                 int64_t b, int64_t head)
 {
-    const size_t local[3] = { CL_TX, CL_TY, 1 };
-    const size_t global[3] = { (size_t)tiles * CL_TX, CL_TY, 1 };
     launch l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->array[IN_DOUT].memory);
+    add_arrays(&l, IN_DOUT, IN_DOUT);
     add_memory(&l, sum->stats);
     add_memory(&l, sum->out);
     add_memory(&l, sum->row_sums);
@@ -4202,37 +4076,34 @@ static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *nam
     add_int(&l, head);
     add_int(&l, sum->axes->kept[ATTN_AXIS_ROW]);
     add_int(&l, sum->axes->kept[ATTN_AXIS_KEY]);
-    close_launch(&l, name, global, local);
+    close_launch(&l, tile_group, tiles, 1, 1);
 }
 
 static void launch_row_sums(session *s, const pair_sum *sum, int64_t b, int64_t head)
 {
-    const size_t one[3] = { 1, 1, 1 };
     launch l = open_launch(s, &s->pl.forward, "add_row_sums");
     add_memory(&l, sum->row_sums);
     add_memory(&l, sum->out);
     add_int(&l, sum->number);
     add_int(&l, b);
     add_int(&l, head);
-    close_launch(&l, "add_row_sums", one, one);
+    close_launch(&l, one_item, 1, 1, 1);
 }
 
 /* run_sum takes heads and sequences one after the other, as docs/canon.md has it. */
 static void run_sum(session *s, const pair_sum *sum)
 {
     const attn_params *p = &s->pr->p;
-    const int keeps_rows = sum->axes->kept[ATTN_AXIS_ROW],
-              keeps_keys = sum->axes->kept[ATTN_AXIS_KEY];
+    const int keeps_rows = sum->axes->kept[ATTN_AXIS_ROW];
+    const int keeps_keys = sum->axes->kept[ATTN_AXIS_KEY], by_key = keeps_keys && !keeps_rows;
     int64_t b, head;
     launch_sum_ends(s, sum, 1);
     for (b = 0; b < p->batch; b++) {
         const attn_sequence seq = attn_sequence_of(s->pr, b);
+        const int64_t tiles =
+            by_key ? ceil_div(seq.kv_len, CL_BN) : ceil_div(seq.q_len, s->pl.forward.rows);
         for (head = 0; head < p->num_heads_q && seq.q_len > 0 && seq.kv_len > 0; head++) {
-            if (keeps_keys && !keeps_rows)
-                launch_tiles_of_sum(s, sum, "add_columns", ceil_div(seq.kv_len, CL_BN), b, head);
-            else
-                launch_tiles_of_sum(s, sum, "add_rows", ceil_div(seq.q_len, s->pl.forward.rows), b,
-                                    head);
+            launch_tiles_of_sum(s, sum, by_key ? "add_columns" : "add_rows", tiles, b, head);
             if (!keeps_rows && !keeps_keys)
                 launch_row_sums(s, sum, b, head);
         }
@@ -4248,29 +4119,28 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
         { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, stats, row_sums },
         { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, stats, row_sums },
     };
-    size_t i;
-    for (i = 0; i < sizeof sums / sizeof *sums; i++)
+    int i;
+    for (i = 0; i < COUNT_OF(sums); i++)
         if (sums[i].axes->data)
             run_sum(s, &sums[i]);
 }
 
 static void run_gradients(session *s, const attn_gradient_call *c)
 {
-    const attn_gradients *g = &c->g;
     const attn_problem *pr = s->pr;
+    const int64_t tiles = ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows);
+    const int64_t key_slices = s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES];
     const cl_handle stats =
         new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
-    if (g->dq.data)
-        launch_gradients(s, "query_gradients",
-                         ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows), s->pl.slices,
-                         stats, OUT_DQ, OUT_DQ);
-    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN),
-                     s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES], stats, OUT_DK, OUT_DV);
-    if (g->dsinks)
+    if (c->g.dq.data)
+        launch_gradients(s, "query_gradients", tiles * s->pl.slices, stats, OUT_DQ, OUT_DQ);
+    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN) * key_slices, stats,
+                     OUT_DK, OUT_DV);
+    if (c->g.dsinks)
         launch_sinks(s, stats);
-    if (g->dbias.data || g->dslopes)
+    if (c->g.dbias.data || c->g.dslopes)
         run_sums(s, c, stats);
 }
 
@@ -4322,20 +4192,20 @@ static void await_inputs(session *s)
 
 static void finish_session(session *s)
 {
-    int out;
-    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
-        fetch_array(s, &s->array[out]);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+    const cl_api *cl = &s->gpu->cl;
+    if (!s->call->event)
+        fetch_outputs(s);
+    else if (!s->error)
+        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)
@@ -4396,42 +4266,31 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     return report(s);
 }
 
-static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
-                            size_t bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, NULL, workspace, bytes);
-}
-
 static attn_status run_gradient_call(const attn_backend *self, const attn_problem *pr,
                                      const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, g, workspace, bytes);
+    return run_within(&how->gpu->limits, how, pr, g, workspace, bytes);
 }
 
-static attn_status workspace_of(const attn_backend *self, const attn_problem *pr, int gradients,
-                                size_t *bytes)
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
+                            size_t bytes)
+{
+    return run_gradient_call(self, pr, NULL, workspace, bytes);
+}
+
+static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
+                                      const attn_gradient_call *g, size_t *bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_device(pr, &limits, gradients);
+    const device_plan pl = plan_device(pr, &how->gpu->limits, g != NULL);
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
 }
 
 static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
 {
-    return workspace_of(self, pr, 0, bytes);
-}
-
-static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
-                                      const attn_gradient_call *g, size_t *bytes)
-{
-    (void)g;
-    return workspace_of(self, pr, 1, bytes);
+    return gradient_workspace(self, pr, NULL, bytes);
 }
 
 /* src/opencl/check.c - whether the elementary operations of the device give the bits of the CPU.
@@ -4458,38 +4317,42 @@ static float check_number(uint32_t seed, int low, int high)
     return float_of((u & 0x80000000u) | exponent << 23 | bits);
 }
 
+/* A check_kind is an operation whose first number x is made so that 2^low <= |x| < 2^high. */
+typedef struct check_kind {
+    const char *wrong; /* what is said where the bits differ */
+    int low, high;
+    int sign; /* of x: -1, 1, or 0 for any */
+} check_kind;
+
+static const check_kind check_kinds[CHECK_KINDS] = {
+    [CHECK_PRODUCT_SUM] = { "a product and a sum are fused", -12, 12, 0 },
+    [CHECK_FMA] = { "fma is not rounded once", -12, 12, 0 },
+    [CHECK_RECIPROCAL] = { "1 / x is not correctly rounded", -12, 12, 0 },
+    [CHECK_EXP2] = { "2^x", -6, 7, -1 },
+    [CHECK_LOG2] = { "log2", -12, 12, 1 },
+    [CHECK_TANH] = { "tanh", -12, 5, 0 },
+    [CHECK_LOAD_F16] = { "f16 is not read exactly", -12, 12, 0 },
+    [CHECK_LOAD_BF16] = { "bf16 is not read exactly", -12, 12, 0 },
+    [CHECK_STORE_F16] = { "f16 is not rounded to nearest even", -26, 16, 0 },
+    [CHECK_STORE_BF16] = { "bf16 is not rounded to nearest even", -12, 12, 0 },
+};
+
 static void fill_checks(check_data *d)
 {
     uint32_t i;
     for (i = 0; i < CL_CHECKS; i++) {
+        const uint32_t kind = i % CHECK_KINDS;
+        const check_kind *k = &check_kinds[kind];
         float *x = &d->in[3 * i];
-        x[0] = check_number(3 * i, -12, 12);
+        x[0] = check_number(3 * i, k->low, k->high);
         x[1] = check_number(3 * i + 1, -4, 4);
         x[2] = check_number(3 * i + 2, -12, 12);
-        switch (i % CHECK_KINDS) {
-        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
-            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
-            break;
-        case CHECK_EXP2:
-            x[0] = check_number(3 * i, -6, 7);
-            x[0] = x[0] > 0 ? -x[0] : x[0];
-            break;
-        case CHECK_LOG2:
-            x[0] = x[0] < 0 ? -x[0] : x[0];
-            break;
-        case CHECK_TANH:
-            x[0] = check_number(3 * i, -12, 5);
-            break;
-        case CHECK_LOAD_F16:
-        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
+        if (x[0] * (float)k->sign < 0)
+            x[0] = -x[0];
+        if (kind == CHECK_FMA && i % 2) /* nearly cancels: only one rounding leaves what remains */
+            x[2] = -(x[0] * x[1]);
+        if (kind == CHECK_LOAD_F16 || kind == CHECK_LOAD_BF16) /* no infinities, no NaN */
             x[0] = float_of(mixed(i) & 0xbbffu);
-            break;
-        case CHECK_STORE_F16:
-            x[0] = check_number(3 * i, -26, 16);
-            break;
-        default:
-            break;
-        }
     }
 }
 
@@ -4533,16 +4396,6 @@ static uint32_t right_answer(const check_data *d, int i)
 
 static void compare_checks(attn_opencl *gpu, const check_data *d)
 {
-    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
-                                                    "fma is not rounded once",
-                                                    "1 / x is not correctly rounded",
-                                                    "2^x",
-                                                    "log2",
-                                                    "tanh",
-                                                    "f16 is not read exactly",
-                                                    "bf16 is not read exactly",
-                                                    "f16 is not rounded to nearest even",
-                                                    "bf16 is not rounded to nearest even" };
     text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
     int i;
     gpu->info.exact = 1;
@@ -4550,7 +4403,7 @@ static void compare_checks(attn_opencl *gpu, const check_data *d)
         if (bits_of(d->out[i]) != right_answer(d, i)) {
             gpu->info.exact = 0;
             put(&why, "the device's arithmetic differs from the CPU's: ");
-            put(&why, names[i % CHECK_KINDS]);
+            put(&why, check_kinds[i % CHECK_KINDS].wrong);
             put(&why, ", at ");
             put_float(&why, d->in[3 * i]);
         }
@@ -4589,14 +4442,10 @@ static void check_device(attn_opencl *gpu)
         explain_error(&why, "the check of the device's arithmetic did not run", error);
     else
         compare_checks(gpu, d);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
-    if (kernel)
-        gpu->cl.clReleaseKernel(kernel);
-    if (in)
-        gpu->cl.clReleaseMemObject(in);
-    if (out)
-        gpu->cl.clReleaseMemObject(out);
+    release(gpu->cl.clReleaseCommandQueue, queue);
+    release(gpu->cl.clReleaseKernel, kernel);
+    release(gpu->cl.clReleaseMemObject, in);
+    release(gpu->cl.clReleaseMemObject, out);
 }
 
 /* src/opencl/trials.c - first use: before a program's first call a small problem runs on it, and on the CPU.
@@ -4660,84 +4509,83 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     }
 }
 
-/* describe_trial makes a problem whose plan is the variant; its sizes fill no tile. */
-static void describe_trial(attn_params *p, const variant *v)
+/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
+static attn_params problem_for(trial *t, const variant *v, int part)
 {
-    p->batch = p->num_heads_kv = p->num_workers = 1;
-    p->num_heads_q = TRIAL_HEADS;
-    p->seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS;
-    p->seq_len_kv = TRIAL_KEYS;
-    p->head_dim = TRIAL_DIM;
-    p->head_dim_v = v->columns - 4;
-    p->k.dtype = v->kv_type == MIXED ? ATTN_F16 : v->kv_type;
-    p->v.dtype = v->kv_type == MIXED ? ATTN_F32 : v->kv_type;
-    p->causal = 1;
-    p->window = ATTN_WINDOW;
-    p->window_left = TRIAL_KEYS - 25; /* some rows see all of the first chunk */
-    p->window_right = -1;
-    if (v->pairs) {
-        p->softcap = 5;
-        p->dropout_p = 0.25f;
-    }
+    const int mixed = v->kv_type == MIXED;
+    trial_arrays *a = &t->arrays;
+    const attn_params p = {
+        .batch = 1,
+        .num_heads_q = TRIAL_HEADS,
+        .num_heads_kv = 1,
+        .seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS,
+        .seq_len_kv = TRIAL_KEYS,
+        .head_dim = TRIAL_DIM,
+        .head_dim_v = v->columns - 4,
+        .q = { .data = a->q },
+        .k = { .data = a->k, .dtype = mixed ? ATTN_F16 : v->kv_type },
+        .v = { .data = a->v, .dtype = mixed ? ATTN_F32 : v->kv_type },
+        .o = { .data = a->out.o },
+        .lse = { .data = a->out.lse },
+        .key_base = &t->key_base,
+        .causal = 1,
+        .window = ATTN_WINDOW,
+        .window_left = TRIAL_KEYS - 25, /* some rows see all of the first chunk */
+        .window_right = -1,
+        .softcap = v->pairs ? 5 : 0,
+        .dropout_p = v->pairs ? 0.25f : 0,
+        .alibi_slopes = v->pairs ? a->slopes : NULL,
+        .impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED,
+        .num_workers = 1,
+    };
+    return p;
 }
 
-static void fill_problem(trial *t, const variant *v, int part)
+/* Gradients are so small that sums of them are up to 10; the maxima of rows rise. */
+static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    attn_params *p = &t->p;
-    describe_trial(p, v);
+    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
-    fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
-    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
-                COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
-    fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
+    fill_random(a->k, k_type, half, 1, 2);
+    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
+    fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
-    t->key_base = TRIAL_BASE;
-    p->key_base = &t->key_base;
-    p->q.data = a->q;
-    p->k.data = a->k;
-    p->v.data = a->v;
-    p->o.data = a->out.o;
-    p->lse.data = a->out.lse;
-    p->alibi_slopes = v->pairs ? a->slopes : NULL;
-    p->impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
-    if (part == PART_ROWS) {
-        p->logits.stage = ATTN_LOGITS_SOFTMAX;
-        p->logits.num_rows = TRIAL_LOGITS;
-        p->logits.data = a->out.logits;
-    }
-    t->limits.divide = part == PART_ROWS;
-}
-
-/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
- * them are up to 10. */
-static void fill_gradients(trial *t, const variant *v)
-{
-    trial_arrays *a = &t->arrays;
-    attn_params *p = &t->p;
-    attn_gradients *g = &t->g;
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
     fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
     fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
-    p->sinks = a->sinks;
+    t->key_base = TRIAL_BASE;
+}
+
+/* ask_gradients asks for all gradients that there is a kernel for. */
+static void ask_gradients(trial *t, int pairs)
+{
+    trial_arrays *a = &t->arrays;
+    attn_bias *bias = &t->p.bias;
+    attn_gradients *g = &t->g;
+    t->gradients = 1;
+    t->p.sinks = a->sinks;
     g->gemms = 7;
     g->dout.data = a->dout;
     g->dq.data = a->out.dq;
     g->dk.data = a->out.dk;
     g->dv.data = a->out.dv;
     g->dsinks = a->out.dsinks;
-    if (!v->pairs)
+    if (!pairs)
         return;
-    p->bias.data = a->bias;
-    p->bias.stride_batch = p->bias.stride_head = p->bias.stride_q = ATTN_STRIDE_BROADCAST;
-    p->bias.stride_kv = 1;
+    bias->data = a->bias;
+    bias->stride_batch = bias->stride_head = bias->stride_q = ATTN_STRIDE_BROADCAST;
+    bias->stride_kv = 1;
     g->dbias.data = a->out.dbias;
     g->dslopes = a->out.dslopes;
 }
 
-/* place_trial sets all but the problem. */
-static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
+/* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
+static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
+    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
+                                 .num_rows = TRIAL_LOGITS,
+                                 .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -4745,7 +4593,14 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->how.buffers = &t->named;
     t->named.address = &t->arrays;
     t->named.bytes = sizeof t->arrays;
-    t->limits = limits_of(&gpu->info, gpu->exact);
+    t->limits = gpu->limits;
+    t->limits.divide = part == PART_ROWS;
+    t->p = problem_for(t, v, part);
+    fill_arrays(t);
+    if (part == PART_ROWS)
+        t->p.logits = logits;
+    if (part == PART_BACKWARD)
+        ask_gradients(t, v->pairs);
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */
@@ -4823,7 +4678,7 @@ static int run_trial(trial *t, text *why)
 
 /* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
  * program stays UNTRIED where there is no memory for it now. */
-static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
+static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 {
     const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
     cl_int error = CL_SUCCESS;
@@ -4840,19 +4695,13 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, int gradien
     if (error) {
         explain_error(why, "memory to try it in", error);
     } else {
-        place_trial(t, gpu, queue);
-        fill_problem(t, v, part);
-        t->gradients = gradients;
-        if (gradients)
-            fill_gradients(t, v);
+        make_trial(t, gpu, queue, v, part);
         found = run_trial(t, why) ? TRUSTED : DROPPED;
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
-    if (memory)
-        gpu->cl.clReleaseMemObject(memory);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
+    release(gpu->cl.clReleaseMemObject, memory);
+    release(gpu->cl.clReleaseCommandQueue, queue);
     return found;
 }
 
@@ -4867,8 +4716,8 @@ static const char *const distrusted[PART_COUNT] = {
 static const char untried[] = "a kernel could not be checked before its first use";
 
 /* verdict_on judges the program of this part, and the kernel forward where it takes part: what is
- * TRUSTED may be used. gradients is nonzero for attn_backward. */
-static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
+ * TRUSTED may be used. */
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
     text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
@@ -4880,7 +4729,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
     now = LOAD(verdict);
     if (now != UNTRIED)
         return now;
-    now = try_program(gpu, forward, part, gradients, &why);
+    now = try_program(gpu, forward, part, &why);
     if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
         return before;
     if (now == TRUSTED)
@@ -4895,11 +4744,11 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
 }
 
 /* distrust says why the call must not use its programs, or gives NULL. */
-static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
+static const char *distrust(attn_opencl *gpu, const device_plan *pl)
 {
     int part, found;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
-        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, gradients) : TRUSTED;
+    for (part = 0; part < PART_COUNT && !gpu->options.unchecked; part++) {
+        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part) : TRUSTED;
         if (found != TRUSTED)
             return found == DROPPED ? distrusted[part] : untried;
     }
@@ -4923,110 +4772,96 @@ static double call_flops(const attn_problem *pr)
            (p->causal && pr->max_q_len > 1 ? 2 : 1);
 }
 
-static const char times_or_event[] =
-    "times are known when a call has ended: with event it returns before";
-static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
-
-/* is_bound returns whether the CPU cannot take the call: the caller waits for the device's event,
- * or has arrays there. g is NULL for attn_forward. */
-static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
+/* find_array gives the name of the first array that call.buffers name or, with `written`, of the
+ * first that the call writes and that they do not name; NULL means that there is none. */
+static const char *find_array(const attn_opencl_call *how, const attn_params *p, field_walk w,
+                              int gradients, int written)
 {
-    const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
-    field_walk walks[2];
-    int found = how->event != NULL, i;
-    walks[0] = walk_fields(p);
-    walks[1] = g ? walk_gradient_fields(&g->g) : walks[0];
-    for (i = 0; i < 2; i++) {
-        field_walk *w = &walks[i];
-        found |= sums[i] && named_buffer(how, sums[i]);
-        while (next_field(w)) {
-            const int there = w->row && w->row->array && !w->row->shared;
-            const void *data = there ? field_data(w->f, w->base) : NULL;
-            found |= data && named_buffer(how, data);
-        }
+    while (next_field(&w)) {
+        int which = w.row && !w.row->shared ? w.row->array : NO_ARRAY;
+        const void *data;
+        if (written)
+            which = array_in_call(which, p, gradients);
+        data = which >= (written ? OUT_O : IN_Q) ? field_data(w.f, w.base) : NULL;
+        if (data && written == !named_buffer(how, data))
+            return w.f->name;
     }
+    return NULL;
+}
+
+/* find_in_call also looks at gradients, unless g is NULL, and at sums over pairs. */
+static const char *find_in_call(const attn_opencl_call *how, const attn_params *p,
+                                const attn_gradient_call *g, int written)
+{
+    const char *found = find_array(how, p, walk_fields(p), g != NULL, written);
+    if (!g)
+        return found;
+    if (!found)
+        found = find_array(how, p, walk_gradient_fields(&g->g), 1, written);
+    if (!found && g->bias.data && written == !named_buffer(how, g->bias.data))
+        found = "dbias";
+    if (!found && g->slopes.data && written == !named_buffer(how, g->slopes.data))
+        found = "dslopes";
     return found;
 }
 
-/* has_host_output returns whether the host would have to fetch an array that the call writes; *why
- * then says which. */
-static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
-                           int gradients, text *why)
+/* call_fault says why anything of the call but its plan, of the object or of its options stands
+ * against it, or gives NULL. */
+static const char *call_fault(const attn_opencl_call *how, const attn_problem *pr,
+                              const attn_gradient_call *g)
 {
-    while (next_field(&w)) {
-        const int which = w.row ? array_in_call(w.row->array, p, gradients) : NO_ARRAY;
-        const void *data = which >= OUT_O ? field_data(w.f, w.base) : NULL;
-        if (data && !named_buffer(how, data)) {
-            put(why, w.f->name);
-            put(why, " is not in call.buffers");
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* is_host_sum asks the same of a sum over pairs. */
-static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
-                       text *why)
-{
-    if (!sum->data || named_buffer(how, sum->data))
-        return 0;
-    put(why, name);
-    put(why, " is not in call.buffers");
-    return 1;
-}
-
-/* refuse_call returns whether anything of the call but its plan, of the object or of its options
- * stands against it; *why then says what. */
-static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
-                       const attn_gradient_call *g, text *why)
-{
-    const attn_opencl *gpu = how->gpu;
     const double flops = (g ? 2.5 : 1) * call_flops(pr);
-    const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
-    const refusal others[] = {
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
+    const refusal refusals[] = {
+        { how->event != NULL && how->times != NULL,
+          "times are known when a call has ended: with event it returns before" },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->options.least_flops,
+          "fewer operations than least_flops: too small for the device" },
     };
-    if (refuse(exact, COUNT_OF(exact), why))
-        return 1;
-    if (how->event && has_host_output(how, &pr->p, walk_fields(&pr->p), g != NULL, why))
-        return 1;
-    if (how->event && g &&
-        (has_host_output(how, &pr->p, walk_gradient_fields(&g->g), 1, why) ||
-         is_host_sum(how, &g->bias, "dbias", why) || is_host_sum(how, &g->slopes, "dslopes", why)))
-        return 1;
-    return refuse(others, COUNT_OF(others), why);
+    return first_refusal(refusals, COUNT_OF(refusals));
+}
+
+static const char *object_fault(const attn_opencl *gpu)
+{
+    if (!gpu || !gpu->queue)
+        return "no device is open";
+    return gpu->limits.exact && !gpu->info.exact ? gpu->info.exact_why : NULL;
 }
 
 /* takes returns whether the device takes the call; *why says why not. */
 static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                  text *why)
 {
-    attn_opencl *gpu = how->gpu;
-    device_limits limits;
+    const char *fault = object_fault(how->gpu), *missing;
     device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue) {
-        put(why, "no device is open");
+    if (refuse_unknown(walk_fields(&pr->p), why) ||
+        (g && refuse_unknown(walk_gradient_fields(&g->g), why)))
         return 0;
+    missing = !fault && how->event ? find_in_call(how, &pr->p, g, 1) : NULL;
+    if (missing) {
+        put(why, missing);
+        fault = " is not in call.buffers";
     }
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_device(pr, &limits, g != NULL);
-    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
-        return 0;
-    fault = distrust(gpu, &pl, g != NULL);
+    if (!fault)
+        fault = call_fault(how, pr, g);
+    if (!fault) {
+        pl = plan_device(pr, &how->gpu->limits, g != NULL);
+        fault = plan_fault(pr, &how->gpu->limits, &pl);
+    }
+    if (!fault)
+        fault = distrust(how->gpu, &pl);
     put(why, fault ? fault : "");
     return fault == NULL;
 }
 
-/* answer answers as backends do: see attn_backend. */
-static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
-                  text why)
+/* The CPU cannot take a call that waits for the device or has arrays there. */
+static int supports_gradients(const attn_backend *self, const attn_problem *pr,
+                              const attn_gradient_call *g, char *sentence, size_t bytes)
 {
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    text why = text_in(sentence, bytes);
     if (takes(how, pr, g, &why))
         return 1;
-    if (!is_bound(how, &pr->p, g))
+    if (!how->event && !find_in_call(how, &pr->p, g, 0))
         return 0;
     put(&why, "; the CPU cannot take what waits for the device or lies there");
     return -1;
@@ -5035,13 +4870,7 @@ static int answer(const attn_opencl_call *how, const attn_problem *pr, const att
 static int supports_call(const attn_backend *self, const attn_problem *pr, char *why,
                          size_t why_bytes)
 {
-    return answer((const attn_opencl_call *)self->user, pr, NULL, text_in(why, why_bytes));
-}
-
-static int supports_gradients(const attn_backend *self, const attn_problem *pr,
-                              const attn_gradient_call *g, char *why, size_t why_bytes)
-{
-    return answer((const attn_opencl_call *)self->user, pr, g, text_in(why, why_bytes));
+    return supports_gradients(self, pr, NULL, why, why_bytes);
 }
 
 /* src/opencl/opencl.c - attention on OpenCL devices: the public functions. */
@@ -5051,35 +4880,39 @@ ATTN_API size_t attn_opencl_size(void)
     return sizeof(attn_opencl);
 }
 
+/* begin_object returns where the object's sentence goes. */
+static text begin_object(attn_opencl *gpu, const attn_opencl_options *options)
+{
+    memset(gpu, 0, sizeof *gpu);
+    if (options)
+        gpu->options = *options;
+    return text_in(gpu->why, sizeof gpu->why);
+}
+
 ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
+    const attn_opencl_options *o;
     attn_status status;
     text why;
     if (!gpu)
         return ATTN_ERR_ARG;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
-    gpu->exact = o->exact != 0;
-    gpu->least_flops = o->least_flops;
-    gpu->unchecked = o->unchecked;
-    gpu->log = o->log;
-    gpu->log_user = o->log_user;
+    why = begin_object(gpu, options);
+    o = &gpu->options;
+    gpu->limits.exact = o->exact != 0;
     gpu->plain.gpu = gpu;
     if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
         return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
     if (o->build_options)
         memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
-    if (!load_library(gpu, o->library, &why))
+    if (!load_library(gpu, &why))
         return ATTN_ERR_UNSUPPORTED;
-    status = open_queue(gpu, o, &why);
+    status = open_queue(gpu, &why);
     if (status)
         return status;
     describe_device(gpu);
     if (o->binaries)
         take_programs(gpu, o->binaries, o->binaries_bytes);
-    if (gpu->exact)
+    if (gpu->limits.exact)
         check_device(gpu);
     put(&why, "ok");
     return ATTN_OK;
@@ -5088,23 +4921,17 @@ ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_option
 ATTN_API int attn_opencl_list(attn_opencl *gpu, const attn_opencl_options *options,
                               attn_opencl_device *devices, int most)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
-    device_walk walk;
+    device_walk walk = { .list = devices, .room = most };
     text why;
     if (!gpu || most < 0 || (most > 0 && !devices))
         return 0;
-    memset(gpu, 0, sizeof *gpu);
-    memset(&walk, 0, sizeof walk);
-    why = text_in(gpu->why, sizeof gpu->why);
-    walk.list = devices;
-    walk.room = most;
-    if (load_library(gpu, o->library, &why))
+    why = begin_object(gpu, options);
+    if (load_library(gpu, &why))
         walk_devices(gpu, &walk, &why);
     if (walk.best)
         put(&why, "ok");
     if (gpu->library)
-        close_library(gpu->library);
+        CLOSE_LIBRARY(gpu->library);
     gpu->library = NULL;
     return (int)walk.devices;
 }
@@ -5115,14 +4942,11 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu)
     if (!gpu)
         return;
     for (i = 0; i < VARIANTS; i++)
-        if (gpu->programs[i])
-            gpu->cl.clReleaseProgram(gpu->programs[i]);
-    if (gpu->queue)
-        gpu->cl.clReleaseCommandQueue(gpu->queue);
-    if (gpu->context)
-        gpu->cl.clReleaseContext(gpu->context);
+        release(gpu->cl.clReleaseProgram, gpu->programs[i]);
+    release(gpu->cl.clReleaseCommandQueue, gpu->queue);
+    release(gpu->cl.clReleaseContext, gpu->context);
     if (gpu->library)
-        close_library(gpu->library);
+        CLOSE_LIBRARY(gpu->library);
     memset(gpu, 0, sizeof *gpu);
 }
 
@@ -5167,19 +4991,21 @@ ATTN_API attn_status attn_opencl_binaries_set(attn_opencl *gpu, const void *from
 ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *how)
 {
     static const attn_opencl_call nothing; /* of no object */
-    attn_backend backend;
-    memset(&backend, 0, sizeof backend);
+    const attn_backend backend = {
+        .abi = ATTN_KERNEL_ABI,
+        .name = "opencl",
+        .user = how   ? how
+                : gpu ? &gpu->plain
+                      : (void *)(uintptr_t)&nothing,
+        .supports = supports_call,
+        .workspace_size = call_workspace,
+        .run = run_call,
+        .supports_gradients = supports_gradients,
+        .gradients_size = gradient_workspace,
+        .run_gradients = run_gradient_call,
+    };
     if (how)
         how->gpu = gpu;
-    backend.abi = ATTN_KERNEL_ABI;
-    backend.name = "opencl";
-    backend.user = how ? how : gpu ? &gpu->plain : (void *)(uintptr_t)&nothing;
-    backend.supports = supports_call;
-    backend.workspace_size = call_workspace;
-    backend.run = run_call;
-    backend.supports_gradients = supports_gradients;
-    backend.gradients_size = gradient_workspace;
-    backend.run_gradients = run_gradient_call;
     return backend;
 }
 
@@ -5211,6 +5037,7 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     device_plan pl;
     attn_problem pr;
     attn_status status;
+    const char *fault;
     text why;
     if (!to)
         return ATTN_ERR_ARG;
@@ -5225,9 +5052,12 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
         return status;
     limits = limits_of(info, info->exact);
     pl = plan_device(&pr, &limits, 0);
-    if (refuse_plan(&pr, &limits, &pl, &why))
+    if (refuse_unknown(walk_fields(&pr.p), &why))
         return ATTN_OK;
-    put(&why, "ok");
+    fault = plan_fault(&pr, &limits, &pl);
+    put(&why, fault ? fault : "ok");
+    if (fault)
+        return ATTN_OK;
     to->runs = 1;
     show_plan(&pr, &pl, to);
     return ATTN_OK;

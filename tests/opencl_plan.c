@@ -5,6 +5,7 @@
 #include "../attn_opencl.h"
 #include "test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { SHAPES = 20000, CHUNK = 1024, MOST_PARTS = 256 };
@@ -274,10 +275,52 @@ static void check_refusals(void)
           "no rows, but a kernel");
 }
 
+/* What validation lets through with a storage type that only the CPU has one day. */
+static void check_type(const attn_backend *backend, attn_problem *pr, attn_gradient_call *g,
+                       int *dtype, const char *name)
+{
+    char want[100], why[200];
+    for (int type = 0; type < 40; type++) {
+        const int known = type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16;
+        *dtype = type;
+        snprintf(want, sizeof want, "%s (%d) is a storage type that a device does not know", name,
+                 type);
+        CHECK((g ? backend->supports_gradients(backend, pr, g, why, sizeof why)
+                 : backend->supports(backend, pr, why, sizeof why)) == 0,
+              "it runs");
+        CHECK(strcmp(why, known ? "no device is open" : want) == 0, "%s (%d): it says \"%s\"", name,
+              type, why);
+    }
+    *dtype = ATTN_F32;
+}
+
+static void check_types(void)
+{
+    const attn_backend backend = attn_opencl_backend(NULL, NULL);
+    const attn_params p = shape_of(1, 2, 2, 100, 100, 64);
+    attn_problem pr;
+    attn_gradient_call g;
+    if (!begin_case("storage types that a device does not know"))
+        return;
+    memset(&g, 0, sizeof g);
+    CHECK(attn_problem_of(&p, &pr, NULL, 0) == ATTN_OK, "no problem");
+    check_type(&backend, &pr, NULL, &pr.p.q.dtype, "q.dtype");
+    check_type(&backend, &pr, NULL, &pr.p.k.dtype, "k.dtype");
+    check_type(&backend, &pr, NULL, &pr.p.v.dtype, "v.dtype");
+    check_type(&backend, &pr, NULL, &pr.p.o.dtype, "o.dtype");
+    check_type(&backend, &pr, NULL, &pr.p.bias.dtype, "bias.dtype");
+    check_type(&backend, &pr, &g, &pr.p.k.dtype, "k.dtype");
+    check_type(&backend, &pr, &g, &g.g.dout.dtype, "dout.dtype");
+    check_type(&backend, &pr, &g, &g.g.dq.dtype, "dq.dtype");
+    check_type(&backend, &pr, &g, &g.g.dk.dtype, "dk.dtype");
+    check_type(&backend, &pr, &g, &g.g.dv.dtype, "dv.dtype");
+}
+
 TEST_GROUP(opencl_plan, RUN_ONCE, "how calls would run on devices of any size")
 {
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
         check_example(&examples[i]);
     check_shapes();
     check_refusals();
+    check_types();
 }

@@ -26,19 +26,6 @@ typedef struct array_bytes {
 
 /* ---- shapes */
 
-/* rows_asked and columns_asked count what masks and the bias may be asked for. */
-static int64_t rows_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->q_len;
-}
-
-static int64_t columns_asked(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return s->column + s->kv_len;
-}
-
 /* asked counts what a device may ask for: elements along the axes of a call, rows and columns of
  * pairs. */
 typedef struct asked {
@@ -49,12 +36,12 @@ typedef struct asked {
 static asked asked_of(const attn_problem *pr)
 {
     const attn_block_mask *m = &pr->p.block_mask;
-    int64_t *count;
-    asked all;
-    all.axes = axes_of_call(&pr->p);
-    all.rows = most_of(pr, rows_asked);
-    all.columns = most_of(pr, columns_asked);
-    count = all.axes.count;
+    asked all = { axes_of_call(&pr->p), pr->max_q_len, 0 };
+    int64_t *count = all.axes.count, b;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        all.columns = max64(all.columns, s.column + s.kv_len);
+    }
     count[AXIS_CELL_ROW] = m->block_q ? ceil_div(all.rows, m->block_q) : 0;
     count[AXIS_CELL_COLUMN] = m->block_k ? ceil_div(pr->max_kv_len, m->block_k) : 0;
     count[AXIS_CELL_OFFSET] = count[AXIS_CELL_ROW] + 1;
@@ -74,12 +61,10 @@ static int lies_packed(const call_field *f, const call_axes *x)
 /* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
+    const int bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
+    array a = { field_data(f, base), bits, reach, { 0 }, { 0 } };
     int64_t packed = 1;
-    array a;
     int axis;
-    a.data = field_data(f, base);
-    a.bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
-    a.reach = reach;
     for (axis = 0; axis < 4; axis++)
         a.count[axis] = all->axes.count[f->axis[axis]];
     if (f->axis[2] == AXIS_SEQ_Q) { /* pairs */
@@ -136,11 +121,8 @@ static array columns_array(const attn_params *p, const asked *all)
 /* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
-    array a;
+    array a = { sum->data, 32, REACH_ALL, { 0 }, { 0 } };
     int axis;
-    a.data = sum->data;
-    a.bits = 32;
-    a.reach = REACH_ALL;
     for (axis = 0; axis < 4; axis++) {
         a.count[axis] = sum->count[axis];
         a.stride[axis] = sum->stride[axis];
@@ -245,65 +227,52 @@ static void copy_row(const array_copy *c, int64_t x, int64_t y, int64_t z)
             copy_elements(c, host + i * step[3], packed + i, 1);
 }
 
-static void copy_all(const array_copy *c)
+/* copy_rows copies rows from to to-1 of an entry, of all heads. */
+static void copy_rows(const array_copy *c, int64_t entry, int64_t from, int64_t to)
 {
-    const int64_t n[3] = { held_along(c->host, 0), held_along(c->host, 1), held_along(c->host, 2) };
-    int64_t x, y, z;
-    for (x = 0; x < n[0]; x++)
-        for (y = 0; y < n[1]; y++)
-            for (z = 0; z < n[2]; z++)
-                copy_row(c, x, y, z);
-}
-
-/* copy_rows copies the rows in use: padded ones are neither read nor written. */
-static void copy_rows(const attn_sequence *s, const array_copy *c)
-{
+    const int64_t heads = held_along(c->host, 1);
     int64_t h, i;
-    for (h = 0; h < c->host->count[1]; h++)
-        for (i = s->q_row; i < s->q_row + s->q_len; i++)
-            copy_row(c, s->b, h, i);
+    for (h = 0; h < heads; h++)
+        for (i = from; i < to; i++)
+            copy_row(c, entry, h, i);
 }
 
-/* copy_keys copies the keys in use, wherever they lie. */
 static void copy_keys(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
     key_place at;
-    int64_t j, n, h, r;
-    if (s->kv_len == 0)
+    int64_t left = s->kv_len;
+    if (left == 0)
         return;
     at = key_at(p, s, 0);
-    for (j = 0;; next_place(p, s, &at)) {
-        n = min64(at.left, s->kv_len - j);
-        for (h = 0; h < c->host->count[1]; h++)
-            for (r = 0; r < n; r++)
-                copy_row(c, at.entry, h, at.row + r);
-        j += n;
-        if (j == s->kv_len)
-            return;
+    for (; left > at.left; next_place(p, s, &at)) {
+        copy_rows(c, at.entry, at.row, at.row + at.left);
+        left -= at.left;
     }
+    copy_rows(c, at.entry, at.row, at.row + left);
 }
 
 /* copy_chosen copies the rows that logits are asked of, if they exist. */
 static void copy_chosen(const attn_params *p, const attn_sequence *s, const array_copy *c)
 {
-    const int32_t *list = p->logits.rows;
-    int64_t h, n;
-    for (h = 0; h < c->host->count[1]; h++)
-        for (n = 0; n < c->host->count[2]; n++)
-            if ((list ? list[n] : n) < s->q_len)
-                copy_row(c, s->b, h, n);
+    int64_t n;
+    for (n = 0; n < c->host->count[2]; n++)
+        if (entry32(p->logits.rows, n, n) < s->q_len)
+            copy_rows(c, s->b, n, n + 1);
 }
 
+/* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor
+ * written. */
 static void copy_array(const attn_problem *pr, const array_copy *c)
 {
+    const array *a = c->host;
     int64_t b;
-    if (c->host->reach == REACH_ALL)
-        copy_all(c);
-    for (b = 0; b < pr->p.batch && c->host->reach != REACH_ALL; b++) {
+    for (b = 0; a->reach == REACH_ALL && b < held_along(a, 0); b++)
+        copy_rows(c, b, 0, held_along(a, 2));
+    for (b = 0; a->reach != REACH_ALL && b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        if (c->host->reach == REACH_ROWS)
-            copy_rows(&s, c);
-        else if (c->host->reach == REACH_KEYS)
+        if (a->reach == REACH_ROWS)
+            copy_rows(c, b, s.q_row, s.q_row + s.q_len);
+        else if (a->reach == REACH_KEYS)
             copy_keys(&pr->p, &s, c);
         else
             copy_chosen(&pr->p, &s, c);

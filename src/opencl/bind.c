@@ -23,25 +23,19 @@ static const attn_opencl_buffer *named_buffer(const attn_opencl_call *how, const
  * arrays. */
 static cl_handle memory_of(session *s, const attn_opencl_buffer *named)
 {
-    shared_array *found = s->shared;
-    size_t bytes = 0;
+    int64_t bytes = 0;
     int i;
     if (!named->svm)
         return named->mem;
-    while (found < s->shared + s->shared_count && found->of != named->mem)
-        found++;
-    if (found == s->shared + s->shared_count) {
-        for (i = 0; i < s->call->num_buffers; i++) {
-            const attn_opencl_buffer *b = &s->call->buffers[i];
-            if (b->svm && b->mem == named->mem && b->offset + b->bytes > bytes)
-                bytes = b->offset + b->bytes;
-        }
-        found->of = named->mem;
-        found->memory = new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, (int64_t)bytes,
-                                   named->mem, "using SVM");
-        s->shared_count++;
+    for (i = 0; i < ARRAY_COUNT; i++)
+        if (s->array[i].svm == named->mem)
+            return s->array[i].memory;
+    for (i = 0; i < s->call->num_buffers; i++) {
+        const attn_opencl_buffer *b = &s->call->buffers[i];
+        if (b->svm && b->mem == named->mem)
+            bytes = max64(bytes, (int64_t)(b->offset + b->bytes));
     }
-    return found->memory;
+    return new_buffer(s, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, named->mem, "using SVM");
 }
 
 /* bytes_into counts the bytes from the caller's address to the array's element 0. */
@@ -73,15 +67,13 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     return !has_failed(s, fault ? INVALID_VALUE : CL_SUCCESS, fault);
 }
 
-/* move_copy brings what the call reads of an array to its copy, or what it has written back. */
-static void move_copy(session *s, const bound *b, int64_t bytes, int back)
+/* move_copy brings what the call reads of an array to its copy, or what it has written back. Where
+ * an array is used in place, mapping it is enough. */
+static void move_copy(session *s, const bound *b, int back)
 {
-    array_copy c;
-    c.host = &b->host;
-    c.stride = b->stride;
-    c.back = back;
-    c.at = (char *)map_buffer(s, b->memory, back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION,
-                              bytes);
+    const cl_flags flags = back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
+    array_copy c = { &b->host, b->stride, NULL, back };
+    c.at = (char *)map_buffer(s, b->memory, flags, b->bytes);
     if (c.at && b->place == COPIED)
         copy_array(s->pr, &c);
     unmap_buffer(s, b->memory, c.at);
@@ -107,33 +99,33 @@ static void bind_array(session *s, int which, const array *a, int number, int st
     if (named) {
         b->place = NAMED;
         b->memory = memory_of(s, named);
+        b->svm = named->svm ? named->mem : NULL;
         b->offset = (int64_t)named->offset + bytes_into(named, a);
     } else if (s->gpu->info.shares_memory && (written ? all.between == 0 : all.between <= 0)) {
         b->place = IN_PLACE;
+        b->bytes = all.bytes;
         b->memory = new_buffer(s, flags | CL_MEM_USE_HOST_PTR, all.bytes, all.first,
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        const int64_t bytes = pack_strides(a, b->stride);
         b->place = COPIED;
-        b->memory = new_buffer(s, flags, bytes, NULL, "memory for an array");
+        b->bytes = pack_strides(a, b->stride);
+        b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
         if (!written)
-            move_copy(s, b, bytes, 0);
+            move_copy(s, b, 0);
     }
     s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
         s->numbers[number + 1 + axis] = b->stride[axis];
 }
 
-/* fetch_array waits for the device and brings what it has written to the host. */
-static void fetch_array(session *s, const bound *b)
+/* fetch_outputs waits for the device and brings what it has written to the host. */
+static void fetch_outputs(session *s)
 {
-    int64_t packed[4];
-    if (!s->error && b->memory && b->place != NAMED)
-        move_copy(s, b,
-                  b->place == COPIED ? pack_strides(&b->host, packed)
-                                     : bytes_of_array(&b->host).bytes,
-                  1);
+    int out;
+    for (out = OUT_O; out < ARRAY_COUNT; out++)
+        if (!s->error && s->array[out].memory && s->array[out].place != NAMED)
+            move_copy(s, &s->array[out], 1);
 }
 
 static void bind_fields(session *s, field_walk w, const asked *all, int gradients)

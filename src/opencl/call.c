@@ -51,20 +51,20 @@ static void await_inputs(session *s)
 
 static void finish_session(session *s)
 {
-    int out;
-    for (out = OUT_O; out < ARRAY_COUNT && !s->call->event; out++)
-        fetch_array(s, &s->array[out]);
-    if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+    const cl_api *cl = &s->gpu->cl;
+    if (!s->call->event)
+        fetch_outputs(s);
+    else if (!s->error)
+        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, s->gpu->cl.clFlush(s->queue), "handing over the kernels");
+        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "the end of the kernels");
+        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        s->gpu->cl.clReleaseMemObject(s->buffers[--s->buffer_count]);
+        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)
@@ -125,40 +125,29 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     return report(s);
 }
 
-static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
-                            size_t bytes)
-{
-    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, NULL, workspace, bytes);
-}
-
 static attn_status run_gradient_call(const attn_backend *self, const attn_problem *pr,
                                      const attn_gradient_call *g, void *workspace, size_t bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    return run_within(&limits, how, pr, g, workspace, bytes);
+    return run_within(&how->gpu->limits, how, pr, g, workspace, bytes);
 }
 
-static attn_status workspace_of(const attn_backend *self, const attn_problem *pr, int gradients,
-                                size_t *bytes)
+static attn_status run_call(const attn_backend *self, const attn_problem *pr, void *workspace,
+                            size_t bytes)
+{
+    return run_gradient_call(self, pr, NULL, workspace, bytes);
+}
+
+static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
+                                      const attn_gradient_call *g, size_t *bytes)
 {
     const attn_opencl_call *how = (const attn_opencl_call *)self->user;
-    const device_limits limits = limits_of(&how->gpu->info, how->gpu->exact);
-    const device_plan pl = plan_device(pr, &limits, gradients);
+    const device_plan pl = plan_device(pr, &how->gpu->limits, g != NULL);
     *bytes = (size_t)session_bytes(pr, &pl);
     return ATTN_OK;
 }
 
 static attn_status call_workspace(const attn_backend *self, const attn_problem *pr, size_t *bytes)
 {
-    return workspace_of(self, pr, 0, bytes);
-}
-
-static attn_status gradient_workspace(const attn_backend *self, const attn_problem *pr,
-                                      const attn_gradient_call *g, size_t *bytes)
-{
-    (void)g;
-    return workspace_of(self, pr, 1, bytes);
+    return gradient_workspace(self, pr, NULL, bytes);
 }

@@ -27,38 +27,42 @@ static float check_number(uint32_t seed, int low, int high)
     return float_of((u & 0x80000000u) | exponent << 23 | bits);
 }
 
+/* A check_kind is an operation whose first number x is made so that 2^low <= |x| < 2^high. */
+typedef struct check_kind {
+    const char *wrong; /* what is said where the bits differ */
+    int low, high;
+    int sign; /* of x: -1, 1, or 0 for any */
+} check_kind;
+
+static const check_kind check_kinds[CHECK_KINDS] = {
+    [CHECK_PRODUCT_SUM] = { "a product and a sum are fused", -12, 12, 0 },
+    [CHECK_FMA] = { "fma is not rounded once", -12, 12, 0 },
+    [CHECK_RECIPROCAL] = { "1 / x is not correctly rounded", -12, 12, 0 },
+    [CHECK_EXP2] = { "2^x", -6, 7, -1 },
+    [CHECK_LOG2] = { "log2", -12, 12, 1 },
+    [CHECK_TANH] = { "tanh", -12, 5, 0 },
+    [CHECK_LOAD_F16] = { "f16 is not read exactly", -12, 12, 0 },
+    [CHECK_LOAD_BF16] = { "bf16 is not read exactly", -12, 12, 0 },
+    [CHECK_STORE_F16] = { "f16 is not rounded to nearest even", -26, 16, 0 },
+    [CHECK_STORE_BF16] = { "bf16 is not rounded to nearest even", -12, 12, 0 },
+};
+
 static void fill_checks(check_data *d)
 {
     uint32_t i;
     for (i = 0; i < CL_CHECKS; i++) {
+        const uint32_t kind = i % CHECK_KINDS;
+        const check_kind *k = &check_kinds[kind];
         float *x = &d->in[3 * i];
-        x[0] = check_number(3 * i, -12, 12);
+        x[0] = check_number(3 * i, k->low, k->high);
         x[1] = check_number(3 * i + 1, -4, 4);
         x[2] = check_number(3 * i + 2, -12, 12);
-        switch (i % CHECK_KINDS) {
-        case CHECK_FMA: /* the product nearly cancels: only one rounding leaves the right rest */
-            x[2] = i % 2 ? -(x[0] * x[1]) : x[2];
-            break;
-        case CHECK_EXP2:
-            x[0] = check_number(3 * i, -6, 7);
-            x[0] = x[0] > 0 ? -x[0] : x[0];
-            break;
-        case CHECK_LOG2:
-            x[0] = x[0] < 0 ? -x[0] : x[0];
-            break;
-        case CHECK_TANH:
-            x[0] = check_number(3 * i, -12, 5);
-            break;
-        case CHECK_LOAD_F16:
-        case CHECK_LOAD_BF16: /* any pattern but infinities and NaN */
+        if (x[0] * (float)k->sign < 0)
+            x[0] = -x[0];
+        if (kind == CHECK_FMA && i % 2) /* nearly cancels: only one rounding leaves what remains */
+            x[2] = -(x[0] * x[1]);
+        if (kind == CHECK_LOAD_F16 || kind == CHECK_LOAD_BF16) /* no infinities, no NaN */
             x[0] = float_of(mixed(i) & 0xbbffu);
-            break;
-        case CHECK_STORE_F16:
-            x[0] = check_number(3 * i, -26, 16);
-            break;
-        default:
-            break;
-        }
     }
 }
 
@@ -102,16 +106,6 @@ static uint32_t right_answer(const check_data *d, int i)
 
 static void compare_checks(attn_opencl *gpu, const check_data *d)
 {
-    static const char *const names[CHECK_KINDS] = { "a product and a sum are fused",
-                                                    "fma is not rounded once",
-                                                    "1 / x is not correctly rounded",
-                                                    "2^x",
-                                                    "log2",
-                                                    "tanh",
-                                                    "f16 is not read exactly",
-                                                    "bf16 is not read exactly",
-                                                    "f16 is not rounded to nearest even",
-                                                    "bf16 is not rounded to nearest even" };
     text why = text_in(gpu->info.exact_why, sizeof gpu->info.exact_why);
     int i;
     gpu->info.exact = 1;
@@ -119,7 +113,7 @@ static void compare_checks(attn_opencl *gpu, const check_data *d)
         if (bits_of(d->out[i]) != right_answer(d, i)) {
             gpu->info.exact = 0;
             put(&why, "the device's arithmetic differs from the CPU's: ");
-            put(&why, names[i % CHECK_KINDS]);
+            put(&why, check_kinds[i % CHECK_KINDS].wrong);
             put(&why, ", at ");
             put_float(&why, d->in[3 * i]);
         }
@@ -158,12 +152,8 @@ static void check_device(attn_opencl *gpu)
         explain_error(&why, "the check of the device's arithmetic did not run", error);
     else
         compare_checks(gpu, d);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
-    if (kernel)
-        gpu->cl.clReleaseKernel(kernel);
-    if (in)
-        gpu->cl.clReleaseMemObject(in);
-    if (out)
-        gpu->cl.clReleaseMemObject(out);
+    release(gpu->cl.clReleaseCommandQueue, queue);
+    release(gpu->cl.clReleaseKernel, kernel);
+    release(gpu->cl.clReleaseMemObject, in);
+    release(gpu->cl.clReleaseMemObject, out);
 }

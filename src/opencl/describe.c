@@ -5,11 +5,6 @@
 
 #include "arrays.c"
 
-static int64_t float_number(float x)
-{
-    return (int64_t)bits_of(x);
-}
-
 /* fill_numbers sets what kernels are told of fields, of the problem and of the plan. */
 static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t *n)
 {
@@ -24,10 +19,10 @@ static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t 
     n[N_PART_KEYS] = pl->part_keys;
     n[N_LEVELS] = pl->levels;
     n[N_GROUP] = pr->group;
-    n[N_FACTOR] = float_number(pr->factor);
-    n[N_CAP2] = float_number(pr->cap2);
-    n[N_ICAP2] = float_number(pr->icap2);
-    n[N_KEEP] = float_number(pr->keep_factor);
+    n[N_FACTOR] = bits_of(pr->factor);
+    n[N_CAP2] = bits_of(pr->cap2);
+    n[N_ICAP2] = bits_of(pr->icap2);
+    n[N_KEEP] = bits_of(pr->keep_factor);
     n[N_DROP_BELOW] = pr->drop_below;
     n[N_SEED_LOW] = (int64_t)(p->dropout_seed & 0xffffffffu);
     n[N_SEED_HIGH] = (int64_t)(p->dropout_seed >> 32);

@@ -6,8 +6,8 @@
 #include "loader.c"
 #include "plan.c"
 
-enum { TYPES = 4, ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
-#define VARIANTS (PART_COUNT * 2 * TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
+enum { ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];
@@ -18,25 +18,28 @@ struct attn_opencl {
     void *library;
     cl_handle device, context, queue;
     attn_opencl_info info;
-    attn_opencl_call plain;  /* of a backend without a call of its own */
-    char build_options[100]; /* of the caller */
-    int exact;               /* asked for */
-    double least_flops;
-    attn_log_fn log;
-    void *log_user;
+    attn_opencl_options options; /* pointers but log's are of use while it is opened */
+    device_limits limits;        /* exact: asked for */
+    attn_opencl_call plain;      /* of a backend without a call of its own */
+    char build_options[100];     /* of the caller */
     char why[256], build_log[8001];
     int volatile log_taken;                /* nonzero: a thread writes build_log */
     check_data check;                      /* of attn_opencl_open */
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
-    int unchecked;
-    int volatile built, taken; /* of them from source, from kept binaries */
+    int volatile built, taken;             /* of them from source, from kept binaries */
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
 {
-    if (gpu->log)
-        gpu->log(gpu->log_user, level, sentence);
+    if (gpu->options.log)
+        gpu->options.log(gpu->options.log_user, level, sentence);
+}
+
+static void release(cl_int(CL_CALL *by)(cl_handle), cl_handle object)
+{
+    if (object)
+        by(object);
 }
 
 /* explain_error says "what: OpenCL error -5 (out of resources)". */
@@ -54,24 +57,26 @@ static void explain_error(text *why, const char *what, cl_int error)
 
 enum { MOST_PLATFORMS = 16, MOST_DEVICES = 32 };
 
-static int load_api(attn_opencl *gpu, const char *file)
+static int find_functions(attn_opencl *gpu)
 {
-    size_t i;
-    if (file) {
-        gpu->library = open_library(file);
-    } else {
-        for (i = 0; i < sizeof loaders / sizeof *loaders && !gpu->library; i++)
-            gpu->library = open_library(loaders[i]);
-    }
-    for (i = 0; gpu->library && i < sizeof cl_symbols / sizeof *cl_symbols; i++)
-        if (!find_symbol(gpu->library, cl_symbols[i].name, (char *)&gpu->cl + cl_symbols[i].offset))
+    int i;
+    for (i = 0; i < COUNT_OF(cl_symbols); i++) {
+        const library_symbol found = FIND_SYMBOL(gpu->library, cl_symbols[i].name);
+        if (!found)
             return 0;
-    return gpu->library != NULL;
+        memcpy((char *)&gpu->cl + cl_symbols[i].offset, &found, sizeof found);
+    }
+    return 1;
 }
 
-static int load_library(attn_opencl *gpu, const char *file, text *why)
+static int load_library(attn_opencl *gpu, text *why)
 {
-    if (load_api(gpu, file))
+    static const char *const loaders[] = { LOADERS };
+    const char *const file = gpu->options.library;
+    int i;
+    for (i = 0; i < (file ? 1 : COUNT_OF(loaders)) && !gpu->library; i++)
+        gpu->library = OPEN_LIBRARY(file ? file : loaders[i]);
+    if (gpu->library && find_functions(gpu))
         return 1;
     put(why, gpu->library ? "the OpenCL library lacks a function of OpenCL 1.2: "
                           : "no OpenCL library: ");
@@ -83,11 +88,10 @@ static uint64_t device_number(const attn_opencl *gpu, cl_handle device, cl_uint 
 {
     uint64_t wide = 0;
     uint32_t narrow = 0;
-    if (bytes == sizeof narrow && gpu->cl.clGetDeviceInfo(device, what, bytes, &narrow, NULL) == 0)
-        return narrow;
-    if (bytes == sizeof wide && gpu->cl.clGetDeviceInfo(device, what, bytes, &wide, NULL) == 0)
-        return wide;
-    return 0;
+    void *const to = bytes == sizeof narrow ? (void *)&narrow : &wide;
+    if (gpu->cl.clGetDeviceInfo(device, what, bytes, to, NULL))
+        return 0;
+    return bytes == sizeof narrow ? narrow : wide;
 }
 
 #define DEVICE_UINT(device, what) ((uint32_t)device_number(gpu, device, what, 4))
@@ -179,9 +183,8 @@ typedef struct device_walk {
 
 static void visit_device(const attn_opencl *gpu, cl_handle device, device_walk *walk)
 {
-    attn_opencl_device found;
+    attn_opencl_device found = { 0 };
     double rank;
-    memset(&found, 0, sizeof found);
     list_device(gpu, device, &found);
     rank = rank_device(&found, walk->wanted);
     if ((int)walk->devices < walk->room)
@@ -197,6 +200,7 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
 {
     cl_handle platforms[MOST_PLATFORMS], devices[MOST_DEVICES];
     cl_uint count, p, d;
+    const char *named;
     if (gpu->cl.clGetPlatformIDs(MOST_PLATFORMS, platforms, &walk->platforms))
         walk->platforms = 0;
     for (p = 0; p < walk->platforms && p < MOST_PLATFORMS; p++) {
@@ -212,20 +216,16 @@ static void walk_devices(const attn_opencl *gpu, device_walk *walk, text *why)
         put(why, " OpenCL platforms, ");
         put_int(why, walk->devices);
         put(why, " devices, none ");
-        put(why,
-            walk->wanted && *walk->wanted && walk->devices ? "named " : "that can run the kernels");
-        put(why, walk->wanted && walk->devices ? walk->wanted : "");
+        named = walk->wanted && walk->devices ? walk->wanted : "";
+        put(why, *named ? "named " : "that can run the kernels");
+        put(why, named);
     }
 }
 
 static device_limits limits_of(const attn_opencl_info *info, int exact)
 {
-    device_limits limits;
-    limits.compute_units = info->compute_units;
-    limits.local_bytes = info->local_bytes;
-    limits.allocation_bytes = info->allocation_bytes;
-    limits.exact = exact;
-    limits.divide = 0;
+    const device_limits limits = { info->compute_units, info->local_bytes, info->allocation_bytes,
+                                   exact, 0 };
     return limits;
 }
 
@@ -248,6 +248,7 @@ static void describe_device(attn_opencl *gpu)
     memcpy(info->version, found.version, sizeof info->version);
     memcpy(info->driver, found.driver, sizeof info->driver);
     memcpy(info->platform, found.platform, sizeof info->platform);
+    gpu->limits = limits_of(info, gpu->limits.exact);
 }
 
 /* is_in_order matters: kernels of a call rely on the order in which they were handed over. */
@@ -260,12 +261,13 @@ static int is_in_order(const attn_opencl *gpu, cl_handle queue)
 }
 
 /* open_queue takes the caller's context, device and queue, or makes our own. */
-static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, text *why)
+static attn_status open_queue(attn_opencl *gpu, text *why)
 {
+    const attn_opencl_options *o = &gpu->options;
     const int given = (o->context != NULL) + (o->device_id != NULL) + (o->queue != NULL);
     const cl_flags flags = o->profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int error = CL_SUCCESS;
-    device_walk walk;
+    device_walk walk = { .wanted = o->device };
     if (given == 3 && !is_in_order(gpu, o->queue))
         return bad(why, ATTN_ERR_ARG, "options.queue must take its commands in order");
     if (given == 3) {
@@ -279,8 +281,6 @@ static attn_status open_queue(attn_opencl *gpu, const attn_opencl_options *o, te
     if (given != 0)
         return bad(why, ATTN_ERR_ARG,
                    "context, device_id and queue must be given together or not at all");
-    memset(&walk, 0, sizeof walk);
-    walk.wanted = o->device;
     walk_devices(gpu, &walk, why);
     gpu->device = walk.best;
     if (!gpu->device)

@@ -9,6 +9,13 @@
 #include "../../kernels.cl" /* for its numbers: the kernels are left out */
 #include "../backward/fields.c"
 
+/* load1 and store1 of kernels.cl know these storage types: a bit for each attn_dtype. */
+#define DEVICE_TYPES (1 << ATTN_F32 | 1 << ATTN_F16 | 1 << ATTN_BF16)
+
+/* KV_TYPE of kernels.cl is the storage type of K and V, or MIXED, which is beyond all types. */
+enum { MIXED = 3, KV_TYPES };
+typedef char mixed_is_beyond_types[DEVICE_TYPES < 1 << MIXED ? 1 : -1];
+
 /* A device_array is an array that the device has. */
 enum device_array {
     NO_ARRAY,
@@ -209,14 +216,29 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* refuse_unknown returns whether a field is set that devices do not know; *why then says which. */
-static int refuse_unknown(const attn_params *p, text *why)
+/* knows_type returns whether devices know the storage type of a field, if it has one. */
+static int knows_type(const call_field *f, const void *base, int *dtype)
 {
-    field_walk w = walk_fields(p);
+    *dtype = ATTN_F32;
+    if (f->type == F_STORED)
+        memcpy(dtype, (const char *)base + f->dtype, sizeof *dtype);
+    return *dtype >= 0 && *dtype < MIXED && (DEVICE_TYPES >> *dtype & 1);
+}
+
+/* refuse_unknown returns whether a field is set, or has a storage type, that devices do not know;
+ * *why then says which. */
+static int refuse_unknown(field_walk w, text *why)
+{
     while (next_field(&w)) {
-        const int64_t value = w.row ? 0 : field_number(w.f, p);
+        const int64_t value = w.row ? 0 : field_number(w.f, w.base);
+        int dtype;
         if (value)
             return refuse_field(w.f, value, "a device", why) != ATTN_OK;
+        if (!knows_type(w.f, w.base, &dtype)) {
+            put(why, w.f->name);
+            return bad_field(why, ATTN_ERR_UNSUPPORTED, ".dtype", dtype,
+                             " is a storage type that a device does not know") != ATTN_OK;
+        }
     }
     return 0;
 }

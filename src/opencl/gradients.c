@@ -7,45 +7,35 @@
 
 static void launch_statistics(session *s, cl_handle stats)
 {
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { whole_groups(s->pr->max_q_len), (size_t)s->pr->p.num_heads_q,
-                               (size_t)s->pr->p.batch };
+    const attn_params *p = &s->pr->p;
     launch l = open_launch(s, &s->pl.forward, "statistics");
-    int in;
-    for (in = IN_O; in <= IN_DLSE; in++)
-        add_memory(&l, s->array[in].memory);
+    add_arrays(&l, IN_O, IN_DLSE);
     add_memory(&l, stats);
-    close_launch(&l, "statistics", global, local);
+    close_launch(&l, row_group, row_groups(s->pr->max_q_len), p->num_heads_q, p->batch);
 }
 
-/* launch_gradients launches kernel `name` with a group for each of the tiles and slices, kv heads
- * and sequences. Results go to arrays first to last. */
-static void launch_gradients(session *s, const char *name, int64_t tiles, int64_t slices,
-                             cl_handle stats, int first, int last)
+/* launch_gradients launches kernel `name` with groups for each kv head and sequence. Results go to
+ * arrays first to last. */
+static void launch_gradients(session *s, const char *name, int64_t groups, cl_handle stats,
+                             int first, int last)
 {
-    const size_t local[3] = { CL_TX, CL_TY, 1 };
-    const size_t global[3] = { (size_t)(tiles * slices) * CL_TX,
-                               (size_t)s->pr->p.num_heads_kv * CL_TY, (size_t)s->pr->p.batch };
     launch l;
-    if (tiles * slices == 0)
+    if (groups == 0)
         return;
     l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->array[IN_DOUT].memory);
+    add_arrays(&l, IN_DOUT, IN_DOUT);
     add_memory(&l, stats);
-    for (; first <= last; first++)
-        add_memory(&l, s->array[first].memory);
-    close_launch(&l, name, global, local);
+    add_arrays(&l, first, last);
+    close_launch(&l, tile_group, groups, s->pr->p.num_heads_kv, s->pr->p.batch);
 }
 
 static void launch_sinks(session *s, cl_handle stats)
 {
-    const size_t local[3] = { CL_ROW_GROUP, 1, 1 };
-    const size_t global[3] = { whole_groups(s->pr->p.num_heads_q), 1, 1 };
     launch l = open_launch(s, &s->pl.forward, "sink_gradients");
     add_memory(&l, stats);
-    add_memory(&l, s->array[OUT_DSINKS].memory);
+    add_arrays(&l, OUT_DSINKS, OUT_DSINKS);
     add_int(&l, s->pr->p.batch);
-    close_launch(&l, "sink_gradients", global, local);
+    close_launch(&l, row_group, row_groups(s->pr->p.num_heads_q), 1, 1);
 }
 
 /* A pair_sum is a sum over pairs: dbias or dslopes. */
@@ -58,8 +48,6 @@ typedef struct pair_sum {
 static void launch_sum_ends(session *s, const pair_sum *sum, int first)
 {
     const int64_t *n = sum->axes->count;
-    const size_t local[3] = { 1, 1, 1 };
-    const size_t global[3] = { (size_t)n[3], (size_t)n[2], (size_t)(n[0] * n[1]) };
     launch l;
     if (n[0] * n[1] * n[2] * n[3] == 0)
         return;
@@ -68,17 +56,15 @@ static void launch_sum_ends(session *s, const pair_sum *sum, int first)
     add_int(&l, sum->number);
     add_int(&l, n[1]);
     add_int(&l, first);
-    close_launch(&l, "sum_ends", global, local);
+    close_launch(&l, one_item, n[3], n[2], n[0] * n[1]);
 }
 
 /* launch_tiles_of_sum adds up tiles of the rows or keys of a head. */
 static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *name, int64_t tiles,
                                 int64_t b, int64_t head)
 {
-    const size_t local[3] = { CL_TX, CL_TY, 1 };
-    const size_t global[3] = { (size_t)tiles * CL_TX, CL_TY, 1 };
     launch l = open_launch(s, &s->pl.forward, name);
-    add_memory(&l, s->array[IN_DOUT].memory);
+    add_arrays(&l, IN_DOUT, IN_DOUT);
     add_memory(&l, sum->stats);
     add_memory(&l, sum->out);
     add_memory(&l, sum->row_sums);
@@ -87,37 +73,34 @@ static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *nam
     add_int(&l, head);
     add_int(&l, sum->axes->kept[ATTN_AXIS_ROW]);
     add_int(&l, sum->axes->kept[ATTN_AXIS_KEY]);
-    close_launch(&l, name, global, local);
+    close_launch(&l, tile_group, tiles, 1, 1);
 }
 
 static void launch_row_sums(session *s, const pair_sum *sum, int64_t b, int64_t head)
 {
-    const size_t one[3] = { 1, 1, 1 };
     launch l = open_launch(s, &s->pl.forward, "add_row_sums");
     add_memory(&l, sum->row_sums);
     add_memory(&l, sum->out);
     add_int(&l, sum->number);
     add_int(&l, b);
     add_int(&l, head);
-    close_launch(&l, "add_row_sums", one, one);
+    close_launch(&l, one_item, 1, 1, 1);
 }
 
 /* run_sum takes heads and sequences one after the other, as docs/canon.md has it. */
 static void run_sum(session *s, const pair_sum *sum)
 {
     const attn_params *p = &s->pr->p;
-    const int keeps_rows = sum->axes->kept[ATTN_AXIS_ROW],
-              keeps_keys = sum->axes->kept[ATTN_AXIS_KEY];
+    const int keeps_rows = sum->axes->kept[ATTN_AXIS_ROW];
+    const int keeps_keys = sum->axes->kept[ATTN_AXIS_KEY], by_key = keeps_keys && !keeps_rows;
     int64_t b, head;
     launch_sum_ends(s, sum, 1);
     for (b = 0; b < p->batch; b++) {
         const attn_sequence seq = attn_sequence_of(s->pr, b);
+        const int64_t tiles =
+            by_key ? ceil_div(seq.kv_len, CL_BN) : ceil_div(seq.q_len, s->pl.forward.rows);
         for (head = 0; head < p->num_heads_q && seq.q_len > 0 && seq.kv_len > 0; head++) {
-            if (keeps_keys && !keeps_rows)
-                launch_tiles_of_sum(s, sum, "add_columns", ceil_div(seq.kv_len, CL_BN), b, head);
-            else
-                launch_tiles_of_sum(s, sum, "add_rows", ceil_div(seq.q_len, s->pl.forward.rows), b,
-                                    head);
+            launch_tiles_of_sum(s, sum, by_key ? "add_columns" : "add_rows", tiles, b, head);
             if (!keeps_rows && !keeps_keys)
                 launch_row_sums(s, sum, b, head);
         }
@@ -133,28 +116,27 @@ static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
         { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, stats, row_sums },
         { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, stats, row_sums },
     };
-    size_t i;
-    for (i = 0; i < sizeof sums / sizeof *sums; i++)
+    int i;
+    for (i = 0; i < COUNT_OF(sums); i++)
         if (sums[i].axes->data)
             run_sum(s, &sums[i]);
 }
 
 static void run_gradients(session *s, const attn_gradient_call *c)
 {
-    const attn_gradients *g = &c->g;
     const attn_problem *pr = s->pr;
+    const int64_t tiles = ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows);
+    const int64_t key_slices = s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES];
     const cl_handle stats =
         new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, stats);
-    if (g->dq.data)
-        launch_gradients(s, "query_gradients",
-                         ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows), s->pl.slices,
-                         stats, OUT_DQ, OUT_DQ);
-    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN),
-                     s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES], stats, OUT_DK, OUT_DV);
-    if (g->dsinks)
+    if (c->g.dq.data)
+        launch_gradients(s, "query_gradients", tiles * s->pl.slices, stats, OUT_DQ, OUT_DQ);
+    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN) * key_slices, stats,
+                     OUT_DK, OUT_DV);
+    if (c->g.dsinks)
         launch_sinks(s, stats);
-    if (g->dbias.data || g->dslopes)
+    if (c->g.dbias.data || c->g.dslopes)
         run_sums(s, c, stats);
 }

@@ -83,11 +83,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
     const cl_handle program = LOAD(&gpu->programs[number]);
     const size_t bytes = program ? read_binary(gpu, program, NULL) : 0;
     const size_t need = 2 * sizeof(uint64_t) + (size_t)whole_words_of(bytes);
-    uint64_t words[2];
+    const uint64_t words[2] = { (uint64_t)number, bytes };
     if (bytes == 0)
         return 0;
-    words[0] = (uint64_t)number;
-    words[1] = bytes;
     if (need <= room) {
         memset(to, 0, need);
         memcpy(to, words, sizeof words);
@@ -98,12 +96,9 @@ static size_t keep_program(const attn_opencl *gpu, int number, unsigned char *to
 
 static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t room)
 {
-    uint64_t head[KEPT_HEAD];
+    uint64_t head[KEPT_HEAD] = { [KEPT_MARK] = KEPT_MARK_1, [KEPT_KEY] = key_of_programs(gpu) };
     size_t at = sizeof head;
     int n;
-    head[KEPT_MARK] = KEPT_MARK_1;
-    head[KEPT_KEY] = key_of_programs(gpu);
-    head[KEPT_PROGRAMS] = 0;
     for (n = 0; n < VARIANTS; n++) {
         const size_t need =
             keep_program(gpu, n, at <= room ? to + at : NULL, at <= room ? room - at : 0);
@@ -111,7 +106,6 @@ static size_t keep_programs(const attn_opencl *gpu, unsigned char *to, size_t ro
         at += need;
     }
     head[KEPT_BYTES] = at;
-    head[KEPT_SUM] = 0;
     if (at > room)
         return at;
     memcpy(to, head, sizeof head);

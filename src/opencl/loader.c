@@ -11,9 +11,21 @@
 #ifdef _WIN32
 #include <windows.h>
 #define CL_CALL __stdcall
+#define LOADERS "OpenCL.dll"
+#define OPEN_LIBRARY(file) ((void *)LoadLibraryA(file))
+#define CLOSE_LIBRARY(library) FreeLibrary((HMODULE)(library))
+#define FIND_SYMBOL(library, name) GetProcAddress((HMODULE)(library), name)
+typedef FARPROC library_symbol;
 #else
 #include <dlfcn.h>
 #define CL_CALL
+#define LOADERS                                                                                    \
+    "libOpenCL.so.1", "libOpenCL.so", "/vendor/lib64/libOpenCL.so", /* Android */                  \
+        "/system/vendor/lib64/libOpenCL.so", "/System/Library/Frameworks/OpenCL.framework/OpenCL"
+#define OPEN_LIBRARY(file) dlopen(file, RTLD_NOW | RTLD_LOCAL)
+#define CLOSE_LIBRARY(library) dlclose(library)
+#define FIND_SYMBOL(library, name) dlsym(library, name)
+typedef void *library_symbol;
 #endif
 
 typedef int32_t cl_int;
@@ -46,7 +58,6 @@ enum {
     CL_PROGRAM_BINARY_SIZES = 0x1165,
     CL_PROGRAM_BINARIES = 0x1166,
     CL_PROGRAM_BUILD_LOG = 0x1183,
-    CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
     CL_PROFILING_COMMAND_START = 0x1282,
     CL_PROFILING_COMMAND_END = 0x1283
 };
@@ -63,52 +74,50 @@ enum {
 #define CL_MAP_WRITE 2u
 #define CL_MAP_WRITE_INVALIDATE_REGION 4u
 
+/* Arguments: what to ask an object about; what comes before a command, and its own event. */
+#define CL_QUERY cl_uint, size_t, void *, size_t *
+#define CL_EVENTS cl_uint, const cl_handle *, cl_handle *
+#define CL_DEVICES cl_uint, const cl_handle *
+
 #define CL_FUNCTIONS(X)                                                                            \
     X(cl_int, clGetPlatformIDs, (cl_uint, cl_handle *, cl_uint *))                                 \
-    X(cl_int, clGetPlatformInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                   \
+    X(cl_int, clGetPlatformInfo, (cl_handle, CL_QUERY))                                            \
     X(cl_int, clGetDeviceIDs, (cl_handle, cl_flags, cl_uint, cl_handle *, cl_uint *))              \
-    X(cl_int, clGetDeviceInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                     \
+    X(cl_int, clGetDeviceInfo, (cl_handle, CL_QUERY))                                              \
     X(cl_handle, clCreateContext,                                                                  \
-      (const intptr_t *, cl_uint, const cl_handle *,                                               \
-       void(CL_CALL *)(const char *, const void *, size_t, void *), void *, cl_int *))             \
+      (const intptr_t *, CL_DEVICES, void(CL_CALL *)(const char *, const void *, size_t, void *),  \
+       void *, cl_int *))                                                                          \
     X(cl_int, clRetainContext, (cl_handle))                                                        \
     X(cl_int, clReleaseContext, (cl_handle))                                                       \
     X(cl_handle, clCreateCommandQueue, (cl_handle, cl_handle, cl_flags, cl_int *))                 \
     X(cl_int, clRetainCommandQueue, (cl_handle))                                                   \
     X(cl_int, clReleaseCommandQueue, (cl_handle))                                                  \
-    X(cl_int, clGetCommandQueueInfo, (cl_handle, cl_uint, size_t, void *, size_t *))               \
+    X(cl_int, clGetCommandQueueInfo, (cl_handle, CL_QUERY))                                        \
     X(cl_handle, clCreateBuffer, (cl_handle, cl_flags, size_t, void *, cl_int *))                  \
     X(cl_int, clReleaseMemObject, (cl_handle))                                                     \
-    X(cl_int, clGetMemObjectInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                  \
+    X(cl_int, clGetMemObjectInfo, (cl_handle, CL_QUERY))                                           \
     X(cl_handle, clCreateProgramWithSource,                                                        \
       (cl_handle, cl_uint, const char **, const size_t *, cl_int *))                               \
     X(cl_handle, clCreateProgramWithBinary,                                                        \
-      (cl_handle, cl_uint, const cl_handle *, const size_t *, const unsigned char **, cl_int *,    \
-       cl_int *))                                                                                  \
-    X(cl_int, clGetProgramInfo, (cl_handle, cl_uint, size_t, void *, size_t *))                    \
+      (cl_handle, CL_DEVICES, const size_t *, const unsigned char **, cl_int *, cl_int *))         \
+    X(cl_int, clGetProgramInfo, (cl_handle, CL_QUERY))                                             \
     X(cl_int, clBuildProgram,                                                                      \
-      (cl_handle, cl_uint, const cl_handle *, const char *, void(CL_CALL *)(cl_handle, void *),    \
-       void *))                                                                                    \
-    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *))    \
+      (cl_handle, CL_DEVICES, const char *, void(CL_CALL *)(cl_handle, void *), void *))           \
+    X(cl_int, clGetProgramBuildInfo, (cl_handle, cl_handle, CL_QUERY))                             \
     X(cl_int, clReleaseProgram, (cl_handle))                                                       \
     X(cl_handle, clCreateKernel, (cl_handle, const char *, cl_int *))                              \
     X(cl_int, clSetKernelArg, (cl_handle, cl_uint, size_t, const void *))                          \
-    X(cl_int, clGetKernelWorkGroupInfo, (cl_handle, cl_handle, cl_uint, size_t, void *, size_t *)) \
     X(cl_int, clReleaseKernel, (cl_handle))                                                        \
     X(cl_int, clEnqueueNDRangeKernel,                                                              \
-      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, cl_uint,     \
-       const cl_handle *, cl_handle *))                                                            \
+      (cl_handle, cl_handle, cl_uint, const size_t *, const size_t *, const size_t *, CL_EVENTS))  \
     X(cl_handle, clEnqueueMapBuffer,                                                               \
-      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, cl_uint, const cl_handle *,        \
-       cl_handle *, cl_int *))                                                                     \
-    X(cl_int, clEnqueueUnmapMemObject,                                                             \
-      (cl_handle, cl_handle, void *, cl_uint, const cl_handle *, cl_handle *))                     \
+      (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, CL_EVENTS, cl_int *))              \
+    X(cl_int, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, CL_EVENTS))                  \
     X(cl_int, clEnqueueReadBuffer,                                                                 \
-      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, cl_uint, const cl_handle *,          \
-       cl_handle *))                                                                               \
-    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))   \
-    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, cl_uint, const cl_handle *, cl_handle *))  \
-    X(cl_int, clGetEventProfilingInfo, (cl_handle, cl_uint, size_t, void *, size_t *))             \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, CL_EVENTS))                          \
+    X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, CL_EVENTS))                                 \
+    X(cl_int, clEnqueueBarrierWithWaitList, (cl_handle, CL_EVENTS))                                \
+    X(cl_int, clGetEventProfilingInfo, (cl_handle, CL_QUERY))                                      \
     X(cl_int, clReleaseEvent, (cl_handle))                                                         \
     X(cl_int, clFlush, (cl_handle))                                                                \
     X(cl_int, clFinish, (cl_handle))
@@ -118,64 +127,12 @@ typedef struct cl_api {
     CL_FUNCTIONS(CL_MEMBER)
 } cl_api;
 
-typedef struct cl_symbol {
-    const char *name;
-    size_t offset; /* of its pointer in cl_api */
-} cl_symbol;
-
+/* Names of functions, and where in cl_api their pointers are. */
 #define CL_SYMBOL(type, name, arguments) { #name, offsetof(cl_api, name) },
-static const cl_symbol cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
-
-#ifdef _WIN32
-
-static const char *const loaders[] = { "OpenCL.dll" };
-
-static void *open_library(const char *file)
-{
-    return (void *)LoadLibraryA(file);
-}
-
-static void close_library(void *library)
-{
-    FreeLibrary((HMODULE)library);
-}
-
-/* to: of a function pointer. */
-static int find_symbol(void *library, const char *name, void *to)
-{
-    const FARPROC symbol = GetProcAddress((HMODULE)library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-#else
-
-static const char *const loaders[] = {
-    "libOpenCL.so.1",
-    "libOpenCL.so",
-    "/vendor/lib64/libOpenCL.so", /* Android */
-    "/system/vendor/lib64/libOpenCL.so",
-    "/System/Library/Frameworks/OpenCL.framework/OpenCL",
-};
-
-static void *open_library(const char *file)
-{
-    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-
-static void close_library(void *library)
-{
-    dlclose(library);
-}
-
-static int find_symbol(void *library, const char *name, void *to)
-{
-    void *const symbol = dlsym(library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
-#endif
+static const struct cl_symbol {
+    const char *name;
+    size_t offset;
+} cl_symbols[] = { CL_FUNCTIONS(CL_SYMBOL) };
 
 static const char *cl_error_name(cl_int error)
 {

@@ -11,35 +11,39 @@ ATTN_API size_t attn_opencl_size(void)
     return sizeof(attn_opencl);
 }
 
+/* begin_object returns where the object's sentence goes. */
+static text begin_object(attn_opencl *gpu, const attn_opencl_options *options)
+{
+    memset(gpu, 0, sizeof *gpu);
+    if (options)
+        gpu->options = *options;
+    return text_in(gpu->why, sizeof gpu->why);
+}
+
 ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_options *options)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
+    const attn_opencl_options *o;
     attn_status status;
     text why;
     if (!gpu)
         return ATTN_ERR_ARG;
-    memset(gpu, 0, sizeof *gpu);
-    why = text_in(gpu->why, sizeof gpu->why);
-    gpu->exact = o->exact != 0;
-    gpu->least_flops = o->least_flops;
-    gpu->unchecked = o->unchecked;
-    gpu->log = o->log;
-    gpu->log_user = o->log_user;
+    why = begin_object(gpu, options);
+    o = &gpu->options;
+    gpu->limits.exact = o->exact != 0;
     gpu->plain.gpu = gpu;
     if (o->build_options && strlen(o->build_options) >= sizeof gpu->build_options)
         return bad(&why, ATTN_ERR_ARG, "build_options has more than 99 letters");
     if (o->build_options)
         memcpy(gpu->build_options, o->build_options, strlen(o->build_options) + 1);
-    if (!load_library(gpu, o->library, &why))
+    if (!load_library(gpu, &why))
         return ATTN_ERR_UNSUPPORTED;
-    status = open_queue(gpu, o, &why);
+    status = open_queue(gpu, &why);
     if (status)
         return status;
     describe_device(gpu);
     if (o->binaries)
         take_programs(gpu, o->binaries, o->binaries_bytes);
-    if (gpu->exact)
+    if (gpu->limits.exact)
         check_device(gpu);
     put(&why, "ok");
     return ATTN_OK;
@@ -48,23 +52,17 @@ ATTN_API attn_status attn_opencl_open(attn_opencl *gpu, const attn_opencl_option
 ATTN_API int attn_opencl_list(attn_opencl *gpu, const attn_opencl_options *options,
                               attn_opencl_device *devices, int most)
 {
-    static const attn_opencl_options usual;
-    const attn_opencl_options *o = options ? options : &usual;
-    device_walk walk;
+    device_walk walk = { .list = devices, .room = most };
     text why;
     if (!gpu || most < 0 || (most > 0 && !devices))
         return 0;
-    memset(gpu, 0, sizeof *gpu);
-    memset(&walk, 0, sizeof walk);
-    why = text_in(gpu->why, sizeof gpu->why);
-    walk.list = devices;
-    walk.room = most;
-    if (load_library(gpu, o->library, &why))
+    why = begin_object(gpu, options);
+    if (load_library(gpu, &why))
         walk_devices(gpu, &walk, &why);
     if (walk.best)
         put(&why, "ok");
     if (gpu->library)
-        close_library(gpu->library);
+        CLOSE_LIBRARY(gpu->library);
     gpu->library = NULL;
     return (int)walk.devices;
 }
@@ -75,14 +73,11 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu)
     if (!gpu)
         return;
     for (i = 0; i < VARIANTS; i++)
-        if (gpu->programs[i])
-            gpu->cl.clReleaseProgram(gpu->programs[i]);
-    if (gpu->queue)
-        gpu->cl.clReleaseCommandQueue(gpu->queue);
-    if (gpu->context)
-        gpu->cl.clReleaseContext(gpu->context);
+        release(gpu->cl.clReleaseProgram, gpu->programs[i]);
+    release(gpu->cl.clReleaseCommandQueue, gpu->queue);
+    release(gpu->cl.clReleaseContext, gpu->context);
     if (gpu->library)
-        close_library(gpu->library);
+        CLOSE_LIBRARY(gpu->library);
     memset(gpu, 0, sizeof *gpu);
 }
 
@@ -127,19 +122,21 @@ ATTN_API attn_status attn_opencl_binaries_set(attn_opencl *gpu, const void *from
 ATTN_API attn_backend attn_opencl_backend(attn_opencl *gpu, attn_opencl_call *how)
 {
     static const attn_opencl_call nothing; /* of no object */
-    attn_backend backend;
-    memset(&backend, 0, sizeof backend);
+    const attn_backend backend = {
+        .abi = ATTN_KERNEL_ABI,
+        .name = "opencl",
+        .user = how   ? how
+                : gpu ? &gpu->plain
+                      : (void *)(uintptr_t)&nothing,
+        .supports = supports_call,
+        .workspace_size = call_workspace,
+        .run = run_call,
+        .supports_gradients = supports_gradients,
+        .gradients_size = gradient_workspace,
+        .run_gradients = run_gradient_call,
+    };
     if (how)
         how->gpu = gpu;
-    backend.abi = ATTN_KERNEL_ABI;
-    backend.name = "opencl";
-    backend.user = how ? how : gpu ? &gpu->plain : (void *)(uintptr_t)&nothing;
-    backend.supports = supports_call;
-    backend.workspace_size = call_workspace;
-    backend.run = run_call;
-    backend.supports_gradients = supports_gradients;
-    backend.gradients_size = gradient_workspace;
-    backend.run_gradients = run_gradient_call;
     return backend;
 }
 
@@ -171,6 +168,7 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
     device_plan pl;
     attn_problem pr;
     attn_status status;
+    const char *fault;
     text why;
     if (!to)
         return ATTN_ERR_ARG;
@@ -185,9 +183,12 @@ ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_p
         return status;
     limits = limits_of(info, info->exact);
     pl = plan_device(&pr, &limits, 0);
-    if (refuse_plan(&pr, &limits, &pl, &why))
+    if (refuse_unknown(walk_fields(&pr.p), &why))
         return ATTN_OK;
-    put(&why, "ok");
+    fault = plan_fault(&pr, &limits, &pl);
+    put(&why, fault ? fault : "ok");
+    if (fault)
+        return ATTN_OK;
     to->runs = 1;
     show_plan(&pr, &pl, to);
     return ATTN_OK;

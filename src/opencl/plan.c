@@ -21,8 +21,6 @@ typedef struct variant {
     int pairs;
 } variant;
 
-enum { MIXED = 3 };
-
 /* The plan depends on device_limits besides the problem. */
 typedef struct device_limits {
     int compute_units;
@@ -57,40 +55,15 @@ static int64_t round_up(int64_t n, int64_t to)
     return ceil_div(n, to) * to;
 }
 
-static int64_t most_of(const attn_problem *pr,
-                       int64_t (*of)(const attn_problem *, const attn_sequence *))
-{
-    int64_t b, most = 0;
-    for (b = 0; b < pr->p.batch; b++) {
-        const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, of(pr, &s));
-    }
-    return most;
-}
-
-/* parts_of counts the parts of part_keys each, counted from n = 0, that the keys of a sequence
- * touch. */
-static int64_t parts_of(const attn_sequence *s, int64_t part_keys)
-{
-    if (s->kv_len == 0)
-        return 0;
-    return (s->key_base + s->kv_len - 1) / part_keys - s->key_base / part_keys + 1;
-}
-
-/* chunks_of counts the chunks that the keys of a sequence touch. */
-static int64_t chunks_of(const attn_problem *pr, const attn_sequence *s)
-{
-    (void)pr;
-    return parts_of(s, ATTN_CHUNK);
-}
-
-/* count_parts gives the most parts of any sequence, at least 1. */
+/* count_parts gives the most parts of part_keys each, counted from n = 0, that the keys of a
+ * sequence touch, at least 1. */
 static int64_t count_parts(const attn_problem *pr, int64_t part_keys)
 {
     int64_t b, most = 1;
     for (b = 0; b < pr->p.batch; b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
-        most = max64(most, parts_of(&s, part_keys));
+        const int64_t end = s.key_base + s.kv_len;
+        most = max64(most, (end - 1) / part_keys - s.key_base / part_keys + 1);
     }
     return most;
 }
@@ -144,12 +117,12 @@ static int writes_values(const attn_params *p)
 static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
-    const int tiled =
-        !naive && pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
-    const int rows = (tiled && pl->parts > 1) || p->logits.data;
-    return (tiled ? 1u << PART_FORWARD : 0) | (rows ? 1u << PART_ROWS : 0) |
-           (naive ? 1u << PART_NAIVE : 0);
+    const int tiled = pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
+    const unsigned logits = p->logits.data ? 1u << PART_ROWS : 0;
+    if (pr->impl == ATTN_IMPL_NAIVE)
+        return 1u << PART_NAIVE | logits;
+    return (tiled ? 1u << PART_FORWARD : 0) | (tiled && pl->parts > 1 ? 1u << PART_ROWS : 0) |
+           logits;
 }
 
 static int runs(const device_plan *pl, int part)
@@ -157,38 +130,42 @@ static int runs(const device_plan *pl, int part)
     return (pl->programs >> part & 1) != 0;
 }
 
+/* forward_variant has tiles as large as registers and local memory allow. */
+static variant forward_variant(const attn_problem *pr, const device_limits *limits, int64_t columns)
+{
+    const attn_params *p = &pr->p;
+    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
+    if (p->k.dtype != p->v.dtype)
+        v.kv_type = MIXED;
+    if (columns <= 128)
+        v.columns = columns <= 64 ? 64 : 128;
+    v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
+    while (v.rows > 16 && local_bytes_of(v.rows, v.columns) > (int64_t)limits->local_bytes)
+        v.rows /= 2;
+    return v;
+}
+
 static device_plan plan_forward(const attn_problem *pr, const device_limits *limits)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = pr->max_q_len * pr->group;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
+    const int64_t most_groups = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
+    device_plan pl = { .forward = forward_variant(pr, limits, columns) };
     int64_t chunks;
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_FORWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = p->k.dtype == p->v.dtype ? p->k.dtype : MIXED;
-    pl.forward.pairs = has_pairs(p);
-    pl.forward.columns = columns <= 64 ? 64 : columns <= 128 ? 128 : 256;
-    pl.forward.rows = rows <= 16 ? 16 : pl.forward.columns == 256 ? 32 : 64; /* in registers */
-    while (pl.forward.rows > 16 &&
-           local_bytes_of(pl.forward.rows, pl.forward.columns) > (int64_t)limits->local_bytes)
-        pl.forward.rows /= 2;
     pl.tiles = count_tiles(pr, pl.forward.rows);
     pl.slices = ceil_div(columns, pl.forward.columns);
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
-    chunks = min64(most_of(pr, chunks_of), pl.part_keys / ATTN_CHUNK); /* that become one */
+    chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
     pl.levels = limits->exact ? tree_levels(chunks) : 0;
-    pl.groups =
-        pl.levels ? min64(pl.items, (int64_t)limits->compute_units * GROUPS_PER_UNIT) : pl.items;
+    pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
-    pl.parts_bytes = pl.parts == 1 ? 0
-                                   : 4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts *
-                                         (p->head_dim_v + 2);
+    if (pl.parts > 1)
+        pl.parts_bytes =
+            4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
-    pl.local_bytes =
-        runs(&pl, PART_NAIVE) ? 0 : local_bytes_of(pl.forward.rows, pl.forward.columns);
+    if (!runs(&pl, PART_NAIVE))
+        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns);
     return pl;
 }
 
@@ -207,21 +184,16 @@ static int64_t gradient_local_bytes(const device_plan *pl)
 /* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
 static device_plan plan_gradients(const attn_problem *pr, const device_limits *limits)
 {
-    const int64_t columns = max64(pr->p.head_dim, pr->p.head_dim_v);
-    device_plan pl;
-    memset(&pl, 0, sizeof pl);
-    pl.forward.part = PART_BACKWARD;
-    pl.forward.exact = limits->exact;
-    pl.forward.kv_type = MIXED;
-    pl.forward.pairs = has_pairs(&pr->p);
-    pl.forward.columns = columns <= 64 ? 64 : 128;
-    pl.forward.rows = 64;
+    const int columns = max64(pr->p.head_dim, pr->p.head_dim_v) <= 64 ? 64 : 128;
+    device_plan pl = {
+        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p) },
+        .programs = 1u << PART_BACKWARD,
+        .slices = ceil_div(pr->p.head_dim, columns),
+        .statistics_bytes = 12 * all_rows(&pr->p),
+    };
     if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
         pl.forward.rows = 32;
     pl.local_bytes = gradient_local_bytes(&pl);
-    pl.statistics_bytes = 12 * all_rows(&pr->p);
-    pl.programs = 1u << PART_BACKWARD;
-    pl.slices = ceil_div(pr->p.head_dim, pl.forward.columns);
     return pl;
 }
 
@@ -243,19 +215,18 @@ typedef struct refusal {
     const char *why;
 } refusal;
 
-/* refuse returns whether one of the refusals applies; *why then has the first. */
-static int refuse(const refusal *refusals, int count, text *why)
+/* first_refusal gives the sentence of the first refusal that applies, or NULL. */
+static const char *first_refusal(const refusal *refusals, int count)
 {
     int i = 0;
     while (i < count && !refusals[i].applies)
         i++;
-    put(why, i < count ? refusals[i].why : "");
-    return i < count;
+    return i < count ? refusals[i].why : NULL;
 }
 
-/* refuse_plan returns whether no device of these limits can run the call; *why then says why. */
-static int refuse_plan(const attn_problem *pr, const device_limits *limits, const device_plan *pl,
-                       text *why)
+/* plan_fault says why no device of these limits can run the call, or gives NULL. */
+static const char *plan_fault(const attn_problem *pr, const device_limits *limits,
+                              const device_plan *pl)
 {
     const int naive = pr->impl == ATTN_IMPL_NAIVE, gradients = runs(pl, PART_BACKWARD);
     const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
@@ -271,5 +242,5 @@ static int refuse_plan(const attn_problem *pr, const device_limits *limits, cons
           "partial states exceed an array of the device" },
         { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
-    return refuse_unknown(&pr->p, why) || refuse(refusals, COUNT_OF(refusals), why);
+    return first_refusal(refusals, COUNT_OF(refusals));
 }

@@ -13,7 +13,7 @@ static int variant_number(const variant *v)
 {
     int n = v->part;
     n = n * 2 + v->exact;
-    n = n * TYPES + v->kv_type;
+    n = n * KV_TYPES + v->kv_type;
     n = n * ROWS_KINDS + (v->rows == 64 ? 2 : v->rows == 32 ? 1 : 0);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
     return n * 2 + v->pairs;
@@ -28,8 +28,8 @@ static variant variant_of(int number)
     number /= COLUMNS_KINDS;
     v.rows = 16 << number % ROWS_KINDS;
     number /= ROWS_KINDS;
-    v.kv_type = number % TYPES;
-    number /= TYPES;
+    v.kv_type = number % KV_TYPES;
+    number /= KV_TYPES;
     v.exact = number % 2;
     v.part = number / 2;
     return v;

@@ -20,110 +20,96 @@ static double call_flops(const attn_problem *pr)
            (p->causal && pr->max_q_len > 1 ? 2 : 1);
 }
 
-static const char times_or_event[] =
-    "times are known when a call has ended: with event it returns before";
-static const char too_few_flops[] = "fewer operations than least_flops: too small for the device";
-
-/* is_bound returns whether the CPU cannot take the call: the caller waits for the device's event,
- * or has arrays there. g is NULL for attn_forward. */
-static int is_bound(const attn_opencl_call *how, const attn_params *p, const attn_gradient_call *g)
+/* find_array gives the name of the first array that call.buffers name or, with `written`, of the
+ * first that the call writes and that they do not name; NULL means that there is none. */
+static const char *find_array(const attn_opencl_call *how, const attn_params *p, field_walk w,
+                              int gradients, int written)
 {
-    const void *const sums[] = { g ? g->bias.data : NULL, g ? g->slopes.data : NULL };
-    field_walk walks[2];
-    int found = how->event != NULL, i;
-    walks[0] = walk_fields(p);
-    walks[1] = g ? walk_gradient_fields(&g->g) : walks[0];
-    for (i = 0; i < 2; i++) {
-        field_walk *w = &walks[i];
-        found |= sums[i] && named_buffer(how, sums[i]);
-        while (next_field(w)) {
-            const int there = w->row && w->row->array && !w->row->shared;
-            const void *data = there ? field_data(w->f, w->base) : NULL;
-            found |= data && named_buffer(how, data);
-        }
+    while (next_field(&w)) {
+        int which = w.row && !w.row->shared ? w.row->array : NO_ARRAY;
+        const void *data;
+        if (written)
+            which = array_in_call(which, p, gradients);
+        data = which >= (written ? OUT_O : IN_Q) ? field_data(w.f, w.base) : NULL;
+        if (data && written == !named_buffer(how, data))
+            return w.f->name;
     }
+    return NULL;
+}
+
+/* find_in_call also looks at gradients, unless g is NULL, and at sums over pairs. */
+static const char *find_in_call(const attn_opencl_call *how, const attn_params *p,
+                                const attn_gradient_call *g, int written)
+{
+    const char *found = find_array(how, p, walk_fields(p), g != NULL, written);
+    if (!g)
+        return found;
+    if (!found)
+        found = find_array(how, p, walk_gradient_fields(&g->g), 1, written);
+    if (!found && g->bias.data && written == !named_buffer(how, g->bias.data))
+        found = "dbias";
+    if (!found && g->slopes.data && written == !named_buffer(how, g->slopes.data))
+        found = "dslopes";
     return found;
 }
 
-/* has_host_output returns whether the host would have to fetch an array that the call writes; *why
- * then says which. */
-static int has_host_output(const attn_opencl_call *how, const attn_params *p, field_walk w,
-                           int gradients, text *why)
+/* call_fault says why anything of the call but its plan, of the object or of its options stands
+ * against it, or gives NULL. */
+static const char *call_fault(const attn_opencl_call *how, const attn_problem *pr,
+                              const attn_gradient_call *g)
 {
-    while (next_field(&w)) {
-        const int which = w.row ? array_in_call(w.row->array, p, gradients) : NO_ARRAY;
-        const void *data = which >= OUT_O ? field_data(w.f, w.base) : NULL;
-        if (data && !named_buffer(how, data)) {
-            put(why, w.f->name);
-            put(why, " is not in call.buffers");
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* is_host_sum asks the same of a sum over pairs. */
-static int is_host_sum(const attn_opencl_call *how, const attn_sum_axes *sum, const char *name,
-                       text *why)
-{
-    if (!sum->data || named_buffer(how, sum->data))
-        return 0;
-    put(why, name);
-    put(why, " is not in call.buffers");
-    return 1;
-}
-
-/* refuse_call returns whether anything of the call but its plan, of the object or of its options
- * stands against it; *why then says what. */
-static int refuse_call(const attn_opencl_call *how, const attn_problem *pr,
-                       const attn_gradient_call *g, text *why)
-{
-    const attn_opencl *gpu = how->gpu;
     const double flops = (g ? 2.5 : 1) * call_flops(pr);
-    const refusal exact[] = { { gpu->exact && !gpu->info.exact, gpu->info.exact_why } };
-    const refusal others[] = {
-        { how->event != NULL && how->times != NULL, times_or_event },
-        { pr->impl != ATTN_IMPL_NAIVE && flops < gpu->least_flops, too_few_flops },
+    const refusal refusals[] = {
+        { how->event != NULL && how->times != NULL,
+          "times are known when a call has ended: with event it returns before" },
+        { pr->impl != ATTN_IMPL_NAIVE && flops < how->gpu->options.least_flops,
+          "fewer operations than least_flops: too small for the device" },
     };
-    if (refuse(exact, COUNT_OF(exact), why))
-        return 1;
-    if (how->event && has_host_output(how, &pr->p, walk_fields(&pr->p), g != NULL, why))
-        return 1;
-    if (how->event && g &&
-        (has_host_output(how, &pr->p, walk_gradient_fields(&g->g), 1, why) ||
-         is_host_sum(how, &g->bias, "dbias", why) || is_host_sum(how, &g->slopes, "dslopes", why)))
-        return 1;
-    return refuse(others, COUNT_OF(others), why);
+    return first_refusal(refusals, COUNT_OF(refusals));
+}
+
+static const char *object_fault(const attn_opencl *gpu)
+{
+    if (!gpu || !gpu->queue)
+        return "no device is open";
+    return gpu->limits.exact && !gpu->info.exact ? gpu->info.exact_why : NULL;
 }
 
 /* takes returns whether the device takes the call; *why says why not. */
 static int takes(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
                  text *why)
 {
-    attn_opencl *gpu = how->gpu;
-    device_limits limits;
+    const char *fault = object_fault(how->gpu), *missing;
     device_plan pl;
-    const char *fault;
-    if (!gpu || !gpu->queue) {
-        put(why, "no device is open");
+    if (refuse_unknown(walk_fields(&pr->p), why) ||
+        (g && refuse_unknown(walk_gradient_fields(&g->g), why)))
         return 0;
+    missing = !fault && how->event ? find_in_call(how, &pr->p, g, 1) : NULL;
+    if (missing) {
+        put(why, missing);
+        fault = " is not in call.buffers";
     }
-    limits = limits_of(&gpu->info, gpu->exact);
-    pl = plan_device(pr, &limits, g != NULL);
-    if (refuse_call(how, pr, g, why) || refuse_plan(pr, &limits, &pl, why))
-        return 0;
-    fault = distrust(gpu, &pl, g != NULL);
+    if (!fault)
+        fault = call_fault(how, pr, g);
+    if (!fault) {
+        pl = plan_device(pr, &how->gpu->limits, g != NULL);
+        fault = plan_fault(pr, &how->gpu->limits, &pl);
+    }
+    if (!fault)
+        fault = distrust(how->gpu, &pl);
     put(why, fault ? fault : "");
     return fault == NULL;
 }
 
-/* answer answers as backends do: see attn_backend. */
-static int answer(const attn_opencl_call *how, const attn_problem *pr, const attn_gradient_call *g,
-                  text why)
+/* The CPU cannot take a call that waits for the device or has arrays there. */
+static int supports_gradients(const attn_backend *self, const attn_problem *pr,
+                              const attn_gradient_call *g, char *sentence, size_t bytes)
 {
+    const attn_opencl_call *how = (const attn_opencl_call *)self->user;
+    text why = text_in(sentence, bytes);
     if (takes(how, pr, g, &why))
         return 1;
-    if (!is_bound(how, &pr->p, g))
+    if (!how->event && !find_in_call(how, &pr->p, g, 0))
         return 0;
     put(&why, "; the CPU cannot take what waits for the device or lies there");
     return -1;
@@ -132,11 +118,5 @@ static int answer(const attn_opencl_call *how, const attn_problem *pr, const att
 static int supports_call(const attn_backend *self, const attn_problem *pr, char *why,
                          size_t why_bytes)
 {
-    return answer((const attn_opencl_call *)self->user, pr, NULL, text_in(why, why_bytes));
-}
-
-static int supports_gradients(const attn_backend *self, const attn_problem *pr,
-                              const attn_gradient_call *g, char *why, size_t why_bytes)
-{
-    return answer((const attn_opencl_call *)self->user, pr, g, text_in(why, why_bytes));
+    return supports_gradients(self, pr, NULL, why, why_bytes);
 }

@@ -17,6 +17,8 @@ enum place { NAMED, IN_PLACE, COPIED };
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
+    const void *svm;   /* of the caller, which memory stands for */
+    int64_t bytes;     /* of memory that is ours */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
     int place;         /* enum place */
@@ -30,12 +32,6 @@ typedef struct timed {
 } timed;
 enum { MOST_TIMED = 64 };
 
-/* A shared_array is SVM of the caller as a buffer. */
-typedef struct shared_array {
-    const void *of;
-    cl_handle memory;
-} shared_array;
-
 typedef struct session {
     attn_opencl *gpu;
     const attn_opencl_call *call;
@@ -44,9 +40,8 @@ typedef struct session {
     cl_handle queue;
     cl_int error;
     const char *failed; /* what the error happened in */
-    int buffer_count, shared_count;
+    int buffer_count;
     cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
-    shared_array shared[ARRAY_COUNT];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
@@ -163,11 +158,23 @@ static void unmap_buffer(session *s, cl_handle memory, void *at)
 
 /* ---- kernels */
 
+/* A launch is a kernel that gets its arguments one after the other. */
 typedef struct launch {
     session *s;
+    const char *name;
     cl_handle kernel;
     cl_uint arguments;
 } launch;
+
+/* The items of a work-group. */
+static const size_t one_item[] = { 1, 1 };
+static const size_t row_group[] = { CL_ROW_GROUP, 1 };
+static const size_t tile_group[] = { CL_TX, CL_TY };
+
+static int64_t row_groups(int64_t items)
+{
+    return ceil_div(items, CL_ROW_GROUP);
+}
 
 static void add_argument(launch *l, size_t bytes, const void *value)
 {
@@ -183,6 +190,12 @@ static void add_memory(launch *l, cl_handle memory)
     add_argument(l, sizeof given, &given);
 }
 
+static void add_arrays(launch *l, int first, int last)
+{
+    for (; first <= last; first++)
+        add_memory(l, l->s->array[first].memory);
+}
+
 static void add_int(launch *l, int64_t value)
 {
     const cl_int given = (cl_int)value;
@@ -191,13 +204,9 @@ static void add_int(launch *l, int64_t value)
 
 static launch open_launch(session *s, const variant *v, const char *name)
 {
-    launch l;
+    launch l = { s, name, NULL, 0 };
     cl_int error = s->error;
     cl_handle program = NULL;
-    int i;
-    l.s = s;
-    l.kernel = NULL;
-    l.arguments = 0;
     if (!error)
         program = find_program(s->gpu, v, &error);
     if (!error)
@@ -206,24 +215,24 @@ static launch open_launch(session *s, const variant *v, const char *name)
         return l;
     add_memory(&l, s->numbers_buffer);
     add_memory(&l, s->sequences);
-    for (i = IN_Q; i <= IN_SINKS; i++)
-        add_memory(&l, s->array[i].memory);
+    add_arrays(&l, IN_Q, IN_SINKS);
     return l;
 }
 
-/* close_launch enqueues the kernel and releases it. */
-static void close_launch(launch *l, const char *name, const size_t global[3], const size_t local[3])
+/* close_launch enqueues the kernel with x * y * z work-groups and releases it. */
+static void close_launch(launch *l, const size_t group[2], int64_t x, int64_t y, int64_t z)
 {
     session *s = l->s;
+    const size_t local[3] = { group[0], group[1], 1 };
+    const size_t global[3] = { (size_t)x * group[0], (size_t)y * group[1], (size_t)z };
     if (!s->error) {
         has_failed(s,
                    s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
                                                      NULL, begin_span(s, COMPUTE)),
-                   name);
+                   l->name);
         keep_span(s);
         if (s->call->times)
             s->call->times->kernels++;
     }
-    if (l->kernel)
-        s->gpu->cl.clReleaseKernel(l->kernel);
+    release(s->gpu->cl.clReleaseKernel, l->kernel);
 }

@@ -65,84 +65,83 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     }
 }
 
-/* describe_trial makes a problem whose plan is the variant; its sizes fill no tile. */
-static void describe_trial(attn_params *p, const variant *v)
+/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
+static attn_params problem_for(trial *t, const variant *v, int part)
 {
-    p->batch = p->num_heads_kv = p->num_workers = 1;
-    p->num_heads_q = TRIAL_HEADS;
-    p->seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS;
-    p->seq_len_kv = TRIAL_KEYS;
-    p->head_dim = TRIAL_DIM;
-    p->head_dim_v = v->columns - 4;
-    p->k.dtype = v->kv_type == MIXED ? ATTN_F16 : v->kv_type;
-    p->v.dtype = v->kv_type == MIXED ? ATTN_F32 : v->kv_type;
-    p->causal = 1;
-    p->window = ATTN_WINDOW;
-    p->window_left = TRIAL_KEYS - 25; /* some rows see all of the first chunk */
-    p->window_right = -1;
-    if (v->pairs) {
-        p->softcap = 5;
-        p->dropout_p = 0.25f;
-    }
+    const int mixed = v->kv_type == MIXED;
+    trial_arrays *a = &t->arrays;
+    const attn_params p = {
+        .batch = 1,
+        .num_heads_q = TRIAL_HEADS,
+        .num_heads_kv = 1,
+        .seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS,
+        .seq_len_kv = TRIAL_KEYS,
+        .head_dim = TRIAL_DIM,
+        .head_dim_v = v->columns - 4,
+        .q = { .data = a->q },
+        .k = { .data = a->k, .dtype = mixed ? ATTN_F16 : v->kv_type },
+        .v = { .data = a->v, .dtype = mixed ? ATTN_F32 : v->kv_type },
+        .o = { .data = a->out.o },
+        .lse = { .data = a->out.lse },
+        .key_base = &t->key_base,
+        .causal = 1,
+        .window = ATTN_WINDOW,
+        .window_left = TRIAL_KEYS - 25, /* some rows see all of the first chunk */
+        .window_right = -1,
+        .softcap = v->pairs ? 5 : 0,
+        .dropout_p = v->pairs ? 0.25f : 0,
+        .alibi_slopes = v->pairs ? a->slopes : NULL,
+        .impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED,
+        .num_workers = 1,
+    };
+    return p;
 }
 
-static void fill_problem(trial *t, const variant *v, int part)
+/* Gradients are so small that sums of them are up to 10; the maxima of rows rise. */
+static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    attn_params *p = &t->p;
-    describe_trial(p, v);
+    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
-    fill_random(a->k, p->k.dtype, COUNT_OF(a->k) / 2, 1, 2);
-    fill_random((char *)a->k + COUNT_OF(a->k) / 2 * bytes_of(p->k.dtype), p->k.dtype,
-                COUNT_OF(a->k) / 2, 3, 3); /* so that maxima rise */
-    fill_random(a->v, p->v.dtype, COUNT_OF(a->v), 1, 4);
+    fill_random(a->k, k_type, half, 1, 2);
+    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
+    fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
-    t->key_base = TRIAL_BASE;
-    p->key_base = &t->key_base;
-    p->q.data = a->q;
-    p->k.data = a->k;
-    p->v.data = a->v;
-    p->o.data = a->out.o;
-    p->lse.data = a->out.lse;
-    p->alibi_slopes = v->pairs ? a->slopes : NULL;
-    p->impl = part == PART_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
-    if (part == PART_ROWS) {
-        p->logits.stage = ATTN_LOGITS_SOFTMAX;
-        p->logits.num_rows = TRIAL_LOGITS;
-        p->logits.data = a->out.logits;
-    }
-    t->limits.divide = part == PART_ROWS;
-}
-
-/* fill_gradients asks for all gradients that there is a kernel for; they are so small that sums of
- * them are up to 10. */
-static void fill_gradients(trial *t, const variant *v)
-{
-    trial_arrays *a = &t->arrays;
-    attn_params *p = &t->p;
-    attn_gradients *g = &t->g;
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
     fill_random(a->sinks, ATTN_F32, TRIAL_HEADS, 2, 7);
     fill_random(a->bias, ATTN_F32, TRIAL_KEYS, 2, 8);
-    p->sinks = a->sinks;
+    t->key_base = TRIAL_BASE;
+}
+
+/* ask_gradients asks for all gradients that there is a kernel for. */
+static void ask_gradients(trial *t, int pairs)
+{
+    trial_arrays *a = &t->arrays;
+    attn_bias *bias = &t->p.bias;
+    attn_gradients *g = &t->g;
+    t->gradients = 1;
+    t->p.sinks = a->sinks;
     g->gemms = 7;
     g->dout.data = a->dout;
     g->dq.data = a->out.dq;
     g->dk.data = a->out.dk;
     g->dv.data = a->out.dv;
     g->dsinks = a->out.dsinks;
-    if (!v->pairs)
+    if (!pairs)
         return;
-    p->bias.data = a->bias;
-    p->bias.stride_batch = p->bias.stride_head = p->bias.stride_q = ATTN_STRIDE_BROADCAST;
-    p->bias.stride_kv = 1;
+    bias->data = a->bias;
+    bias->stride_batch = bias->stride_head = bias->stride_q = ATTN_STRIDE_BROADCAST;
+    bias->stride_kv = 1;
     g->dbias.data = a->out.dbias;
     g->dslopes = a->out.dslopes;
 }
 
-/* place_trial sets all but the problem. */
-static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
+/* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
+static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
+    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
+                                 .num_rows = TRIAL_LOGITS,
+                                 .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -150,7 +149,14 @@ static void place_trial(trial *t, attn_opencl *gpu, cl_handle queue)
     t->how.buffers = &t->named;
     t->named.address = &t->arrays;
     t->named.bytes = sizeof t->arrays;
-    t->limits = limits_of(&gpu->info, gpu->exact);
+    t->limits = gpu->limits;
+    t->limits.divide = part == PART_ROWS;
+    t->p = problem_for(t, v, part);
+    fill_arrays(t);
+    if (part == PART_ROWS)
+        t->p.logits = logits;
+    if (part == PART_BACKWARD)
+        ask_gradients(t, v->pairs);
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */
@@ -228,7 +234,7 @@ static int run_trial(trial *t, text *why)
 
 /* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
  * program stays UNTRIED where there is no memory for it now. */
-static int try_program(attn_opencl *gpu, const variant *v, int part, int gradients, text *why)
+static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 {
     const size_t bytes = sizeof(trial) + TRIAL_WORKSPACE;
     cl_int error = CL_SUCCESS;
@@ -245,19 +251,13 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, int gradien
     if (error) {
         explain_error(why, "memory to try it in", error);
     } else {
-        place_trial(t, gpu, queue);
-        fill_problem(t, v, part);
-        t->gradients = gradients;
-        if (gradients)
-            fill_gradients(t, v);
+        make_trial(t, gpu, queue, v, part);
         found = run_trial(t, why) ? TRUSTED : DROPPED;
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
-    if (memory)
-        gpu->cl.clReleaseMemObject(memory);
-    if (queue)
-        gpu->cl.clReleaseCommandQueue(queue);
+    release(gpu->cl.clReleaseMemObject, memory);
+    release(gpu->cl.clReleaseCommandQueue, queue);
     return found;
 }
 
@@ -272,8 +272,8 @@ static const char *const distrusted[PART_COUNT] = {
 static const char untried[] = "a kernel could not be checked before its first use";
 
 /* verdict_on judges the program of this part, and the kernel forward where it takes part: what is
- * TRUSTED may be used. gradients is nonzero for attn_backward. */
-static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gradients)
+ * TRUSTED may be used. */
+static int verdict_on(attn_opencl *gpu, const variant *forward, int part)
 {
     char sentence[200 + MOST_OPTIONS], figure[120];
     text t = text_in(sentence, sizeof sentence), why = text_in(figure, sizeof figure);
@@ -285,7 +285,7 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
     now = LOAD(verdict);
     if (now != UNTRIED)
         return now;
-    now = try_program(gpu, forward, part, gradients, &why);
+    now = try_program(gpu, forward, part, &why);
     if (now != UNTRIED && !STORE_FIRST(verdict, &before, now))
         return before;
     if (now == TRUSTED)
@@ -300,11 +300,11 @@ static int verdict_on(attn_opencl *gpu, const variant *forward, int part, int gr
 }
 
 /* distrust says why the call must not use its programs, or gives NULL. */
-static const char *distrust(attn_opencl *gpu, const device_plan *pl, int gradients)
+static const char *distrust(attn_opencl *gpu, const device_plan *pl)
 {
     int part, found;
-    for (part = 0; part < PART_COUNT && !gpu->unchecked; part++) {
-        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part, gradients) : TRUSTED;
+    for (part = 0; part < PART_COUNT && !gpu->options.unchecked; part++) {
+        found = runs(pl, part) ? verdict_on(gpu, &pl->forward, part) : TRUSTED;
         if (found != TRUSTED)
             return found == DROPPED ? distrusted[part] : untried;
     }
