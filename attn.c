@@ -9558,7 +9558,6 @@ typedef struct grad_tile {
 typedef struct layout {
     int want;
     int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
-    int keys, rows;      /* These are the sizes of a pair tile. */
     int panel;           /* panel counts the row tiles that are packed at once. */
     int group;           /* group counts the row tiles that enter dK and dV at once. */
     int64_t pair_floats; /* pair_floats is the size of a pair tile. */
@@ -9569,14 +9568,7 @@ typedef struct layout {
     int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
     /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
     int bias_beside;
-    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
-    int64_t pitch[2];
-    /* These are offsets into a slot, in bytes. */
-    int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
-    int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* These are offsets into a row tile. */
-    int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
+    int64_t row_tile_bytes;
 } layout;
 
 typedef struct backward {
@@ -9589,6 +9581,7 @@ typedef struct backward {
 
 /* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
+    float *s, *dp; /* Each has a pair tile for each row tile. */
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
@@ -9596,16 +9589,19 @@ typedef struct row_group {
 /* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
+    const attn_gradients *g;
     const problem *pr;
+    const plan *pl;
     const layout *lay;
     const attn_kernels *kernels;
     int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
     float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
-    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
-    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
+    key_tile keys;    /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];   /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2];  /* total is dK and dV, before scale, from key total_from on. */
+    float *matrix[2]; /* The naive path has P and dS of a head here. */
     int64_t total_from;
     float *ones;
     float *packed_o;
@@ -9613,17 +9609,102 @@ typedef struct desk {
     sequence seq;
     /* kv_head is that of the keys, and head that of the rows in the panel. */
     int64_t kv_head, head;
-    int finite; /* Nonzero means that all results so far are finite. */
-    char *slot;
-    int row_tiles; /* row_tiles counts those in use. */
+    int finite;     /* Nonzero means that all results so far are finite. */
+    int row_tiles;  /* row_tiles counts those in use. */
+    char *row_tile; /* The row tiles of the panel begin here. */
+    tile blank;     /* blank is a row tile without rows: what all of them share. */
     row_group group;
 } desk;
-
-#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
 
 static const backward *backward_of(const call *c)
 {
     return (const backward *)(const void *)c;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Memory of a worker
+ * --------------------------------------------------------------------------------------------- */
+
+/* A memory_part is an array of a desk or a grad_tile: where its pointer is in there, and its
+ * size. */
+typedef struct memory_part {
+    size_t pointer;
+    int64_t count;
+    size_t bytes_each;
+} memory_part;
+
+#define PART(owner, member, count)                                                                 \
+    {                                                                                              \
+        offsetof(owner, member), count, sizeof *((owner *)0)->member                               \
+    }
+
+/* lay_parts puts the arrays one after the other behind their owner, sets its pointers, and returns
+ * the bytes of all. Without an owner it only counts them. */
+static int64_t lay_parts(const memory_part *parts, int n, size_t owner_bytes, char *owner)
+{
+    int64_t at = aligned((int64_t)owner_bytes);
+    int i;
+    for (i = 0; i < n; i++) {
+        const int64_t offset = place(&at, parts[i].count, parts[i].bytes_each);
+        char *array = owner ? owner + offset : NULL;
+        if (owner)
+            memcpy(owner + parts[i].pointer, &array, sizeof array);
+    }
+    return at;
+}
+
+OWN_FRAME static int64_t lay_grad_tile(const problem *pr, const layout *lay, const plan *pl,
+                                       grad_tile *row)
+{
+    const int64_t rows = pl->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
+    const memory_part parts[] = {
+        PART(grad_tile, t.lanes, rows),
+        PART(grad_tile, t.qt, times(rows, dim)),
+        PART(grad_tile, dout_t, times(rows, dim_v)),
+        PART(grad_tile, q, times(rows, pl->pitch[KEYS])),
+        PART(grad_tile, dout, times(rows, pl->pitch[VALUES])),
+        PART(grad_tile, dq, lay->dq_floats),
+        PART(grad_tile, dq_total, lay->dq_floats),
+        PART(grad_tile, lse2, rows),
+        PART(grad_tile, delta, rows),
+        PART(grad_tile, sum, rows),
+        PART(grad_tile, sum_total, rows),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof *row, (char *)row);
+}
+
+OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const plan *pl, char *slot)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pl->rows, keys = pl->keys, pairs = lay->pair_floats;
+    const int64_t pitch = pl->pitch[KEYS], pitch_v = pl->pitch[VALUES];
+    const int64_t tiles = pl->impl == ATTN_IMPL_NAIVE ? ceil_div(pr->max_q_len, rows) : 0;
+    const int64_t matrix_floats = times(times(tiles, rows), pr->max_kv_len);
+    const memory_part parts[] = {
+        PART(desk, group.s, lay->group * pairs),
+        PART(desk, group.dp, lay->group * pairs),
+        PART(desk, tanh, p->softcap > 0 ? pairs : 0),
+        PART(desk, natural, p->score ? pairs : 0),
+        PART(desk, x, pairs),
+        PART(desk, blank.lane_values, 3 * rows),
+        PART(desk, blank.lane_keys, 2 * rows),
+        PART(desk, blank.alive, pairs),
+        PART(desk, keys.copy[KEYS], times(keys, pitch)),
+        PART(desk, part[KEYS], times(keys, pitch)),
+        PART(desk, total[KEYS], times(lay->max_keys, pitch)),
+        PART(desk, matrix[KEYS], matrix_floats),
+        PART(desk, keys.copy[VALUES], times(keys, pitch_v)),
+        PART(desk, part[VALUES], times(keys, pitch_v)),
+        PART(desk, total[VALUES], times(lay->max_keys, pitch_v)),
+        PART(desk, matrix[VALUES], matrix_floats),
+        PART(desk, blank.stage, times(rows, max64(p->head_dim, p->head_dim_v))),
+        PART(desk, blank.row_in, rows),
+        PART(desk, blank.row_out, rows),
+        PART(desk, ones, rows),
+        PART(desk, packed_o, times(rows, p->head_dim_v)),
+        PART(desk, row_tile, times(lay->panel, lay->row_tile_bytes)),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof(desk), slot);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -9657,86 +9738,33 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
 }
 
 static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                       layout *lay)
+                       layout *lay, plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const int naive = pl->impl == ATTN_IMPL_NAIVE;
     const attn_sum_axes bias = bias_axes(p, &g->dbias);
     int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
-    lay->rows = p->kernels->rows;
-    lay->keys = asked->tile_keys;
-    for (lay->keys = lay->keys ? lay->keys : 128;
-         !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
-        lay->keys /= 2;
-    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
-    lay->panel = (int)ceil_div(most, lay->rows);
-    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
-    lay->pair_floats = (int64_t)lay->rows * lay->keys;
-    lay->item_rows = lay->panel * lay->rows;
-    lay->item_keys = 4 * lay->keys;
-    divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
-    divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
+    pl->rows = p->kernels->rows;
+    pl->keys = asked->tile_keys ? asked->tile_keys : 128;
+    while (!asked->tile_keys && pl->keys * pl->rows > PAIR_FLOATS && pl->keys > ATTN_BLOCK)
+        pl->keys /= 2;
+    most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, pl->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));
+    lay->pair_floats = (int64_t)pl->rows * pl->keys;
+    lay->dq_floats = whole_lines(times(pl->rows, p->head_dim));
+    lay->item_rows = lay->panel * pl->rows;
+    lay->item_keys = 4 * pl->keys;
+    divide(pr, p->num_heads_q, pr->max_q_len, pl->rows, &lay->item_rows);
+    divide(pr, p->num_heads_kv, pr->max_kv_len, pl->keys, &lay->item_keys);
     lay->max_keys =
         lay->gemms == 5 || naive ? pr->max_kv_len : min64(lay->item_keys, pr->max_kv_len);
     lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
                        (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
-    lay->pitch[KEYS] = pitch_of(p->head_dim);
-    lay->pitch[VALUES] = pitch_of(p->head_dim_v);
-}
-
-static void plan_grad_tile(const problem *pr, layout *lay)
-{
-    const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
-    int64_t at = 0;
-    lay->dq_floats = whole_lines(times(rows, dim));
-    place(&at, 1, sizeof(grad_tile));
-    lay->lanes = place(&at, rows, sizeof(lane));
-    lay->qt = place(&at, times(rows, dim), sizeof(float));
-    lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
-    lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
-    lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
-    lay->dq = place(&at, lay->dq_floats, sizeof(float));
-    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
-    lay->lse2 = place(&at, rows, sizeof(float));
-    lay->delta = place(&at, rows, sizeof(float));
-    lay->sum = place(&at, rows, sizeof(float));
-    lay->sum_total = place(&at, rows, sizeof(float));
-    lay->row_tile_bytes = at;
-}
-
-/* plan_desk returns the bytes of a slot. */
-static int64_t plan_desk(const problem *pr, layout *lay)
-{
-    const attn_params *p = &pr->p;
-    const int64_t rows = lay->rows, pairs = lay->pair_floats;
-    const int64_t dim = max64(p->head_dim, p->head_dim_v);
-    int64_t at = 0;
-    int which;
-    place(&at, 1, sizeof(desk));
-    lay->s = place(&at, lay->group * pairs, sizeof(float));
-    lay->dp = place(&at, lay->group * pairs, sizeof(float));
-    lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
-    lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
-    lay->x = place(&at, pairs, sizeof(float));
-    lay->lane_values = place(&at, 3 * rows, sizeof(float));
-    lay->lane_keys = place(&at, 2 * rows, sizeof(int));
-    lay->alive = place(&at, pairs, sizeof(uint8_t));
-    for (which = KEYS; which <= VALUES; which++) {
-        lay->copy[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->part[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->total[which] = place(&at, times(lay->max_keys, lay->pitch[which]), sizeof(float));
-        lay->matrix[which] = place(&at, lay->matrix_floats, sizeof(float));
-    }
-    lay->key_tile = place(&at, 1, sizeof(key_tile));
-    lay->stage = place(&at, times(rows, dim), sizeof(float));
-    lay->row_in = place(&at, rows, sizeof(const float *));
-    lay->row_out = place(&at, rows, sizeof(float *));
-    lay->ones = place(&at, rows, sizeof(float));
-    lay->packed_o = place(&at, times(rows, p->head_dim_v), sizeof(float));
-    lay->row_tiles = at;
-    return plus(at, times(lay->panel, lay->row_tile_bytes));
+    pl->pitch[KEYS] = pitch_of(p->head_dim);
+    pl->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
 /* all_rows counts the rows of all heads, as state_row numbers them. */
@@ -9758,20 +9786,14 @@ static int64_t most_items(const problem *pr, const layout *lay)
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
-    const int64_t rows = pr->p.kernels->rows;
     memset(pl, 0, sizeof *pl);
     memset(lay, 0, sizeof *lay);
     pl->impl = pr->impl;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
-    plan_sizes(pr, g, asked, lay);
-    plan_grad_tile(pr, lay);
     pl->kernels = pr->p.kernels;
-    pl->rows = lay->rows;
-    pl->keys = lay->keys;
     pl->modified = has_modifier(&pr->p);
-    memcpy(pl->pitch, lay->pitch, sizeof pl->pitch);
-    pl->slot_bytes = plan_desk(pr, lay);
+    plan_sizes(pr, g, asked, lay, pl);
+    lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
+    pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }
@@ -9783,7 +9805,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
 
 static const float *open_rows_of(const desk *w, int which, int64_t j0)
 {
-    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
+    return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
 /* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
@@ -9793,7 +9815,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     const attn_product p = { .to = s,
                              .by = rows,
                              .kv = open_rows_of(w, which, j0),
-                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .stride = (ptrdiff_t)w->pl->pitch[which],
                              .n = n,
                              .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                              .lanes = lanes };
@@ -9805,7 +9827,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
+    const size_t bytes = (size_t)(n * w->pl->rows) * sizeof(float);
     multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
@@ -9823,7 +9845,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         w->x[k] = 1.0f;
     drop_keys(&row->t, w->x, j0, n);
 }
@@ -9831,7 +9853,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 /* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const int count = n * w->lay->rows;
+    const int count = n * w->pl->rows;
     int k;
     multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
@@ -9847,13 +9869,13 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
     int j, r;
-    for (r = 0; r < w->lay->rows; r++)
+    for (r = 0; r < w->pl->rows; r++)
         for (j = 0; j < n && t->lanes[r].used; j++) {
-            const int k = j * w->lay->rows + r;
+            const int k = j * w->pl->rows + r;
             const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
             const float natural = w->natural[k] * LN2;
             if (!is_dead(w->s[k]))
-                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+                w->dp[k] = w->dp[k] * w->g->score_derivative(p->callback_user, &pair, natural);
         }
 }
 
@@ -9868,7 +9890,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
         return lanes;
     lanes = lanes_in_range(t, j0, n);
     all.begin = 0;
-    all.end = w->lay->rows;
+    all.end = w->pl->rows;
     pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
     pair_dp(w, row, j0, n, lanes);
     w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
@@ -9881,7 +9903,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
 static void mark_live(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         if (is_dead(w->dp[k]) && !is_dead(w->s[k]))
             w->dp[k] = 0.0f;
 }
@@ -9891,7 +9913,7 @@ static void mark_live(const desk *w, int n)
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows && w->pr->drop_below; k++) {
+    for (k = 0; k < n * w->pl->rows && w->pr->drop_below; k++) {
         const float scaled = w->s[k] * w->pr->keep_factor;
         w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
     }
@@ -9912,30 +9934,22 @@ static void finish_pairs(const desk *w, int n)
 static desk *open_desk(const call *c, char *slot)
 {
     const backward *back = backward_of(c);
-    const layout *lay = &back->lay;
     desk *w = (desk *)(void *)slot;
-    int r, which;
+    int r;
     memset(w, 0, sizeof *w);
+    lay_desk(&c->pr, &back->lay, &c->pl, slot);
     w->back = back;
-    w->pr = &c->pr;
-    w->lay = lay;
+    w->g = &back->g;
+    w->pr = w->blank.pr = &c->pr;
+    w->pl = w->blank.pl = &c->pl;
+    w->lay = &back->lay;
     w->kernels = c->pl.kernels;
     w->redo = c->pr.p.force_redo;
-    w->slot = slot;
-    w->s = FLOATS(slot, lay->s);
-    w->dp = FLOATS(slot, lay->dp);
-    w->tanh = FLOATS(slot, lay->tanh);
-    w->natural = FLOATS(slot, lay->natural);
-    w->x = FLOATS(slot, lay->x);
-    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
-    for (which = KEYS; which <= VALUES; which++) {
-        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
-        w->part[which] = FLOATS(slot, lay->part[which]);
-        w->total[which] = FLOATS(slot, lay->total[which]);
-    }
-    w->packed_o = FLOATS(slot, lay->packed_o);
-    w->ones = FLOATS(slot, lay->ones);
-    for (r = 0; r < lay->rows; r++)
+    w->s = w->group.s;
+    w->dp = w->group.dp;
+    w->blank.keys = &w->keys;
+    w->blank.x_tile = w->x;
+    for (r = 0; r < w->pl->rows; r++)
         w->ones[r] = 1.0f;
     return w;
 }
@@ -9943,40 +9957,18 @@ static desk *open_desk(const call *c, char *slot)
 /* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
-    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+    return (grad_tile *)(void *)(w->row_tile + g * w->lay->row_tile_bytes);
 }
 
 /* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
-    const layout *lay = w->lay;
     grad_tile *row = grad_tile_at(w, g);
-    char *own = (char *)row, *slot = w->slot;
-    tile *t = &row->t;
-    memset(row, 0, sizeof *row);
-    row->dout_t = FLOATS(own, lay->dout_t);
-    row->q = FLOATS(own, lay->q);
-    row->dout = FLOATS(own, lay->dout);
-    row->dq = FLOATS(own, lay->dq);
-    row->dq_total = FLOATS(own, lay->dq_total);
-    row->lse2 = FLOATS(own, lay->lse2);
-    row->delta = FLOATS(own, lay->delta);
-    row->sum = FLOATS(own, lay->sum);
-    row->sum_total = FLOATS(own, lay->sum_total);
-    t->pr = w->pr;
-    t->pl = &w->back->c.pl;
-    t->s = w->seq;
-    t->kv_head = w->kv_head;
-    t->lanes = (lane *)(void *)(own + lay->lanes);
-    t->qt = FLOATS(own, lay->qt);
-    t->stage = FLOATS(slot, lay->stage);
-    t->row_in = (const float **)(void *)(slot + lay->row_in);
-    t->row_out = (float **)(void *)(slot + lay->row_out);
-    t->keys = w->keys;
-    t->x_tile = w->x;
-    t->lane_values = FLOATS(slot, lay->lane_values);
-    t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
-    t->alive = (uint8_t *)(slot + lay->alive);
+    row->t = w->blank;
+    row->t.s = w->seq;
+    row->t.kv_head = w->kv_head;
+    row->entered = 0;
+    lay_grad_tile(w->pr, w->lay, w->pl, row);
     return row;
 }
 
@@ -10010,7 +10002,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
-    const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
+    const int64_t pitch = w->pl->pitch[KEYS], pitch_v = w->pl->pitch[VALUES];
     grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
     row_choice choice;
@@ -10026,7 +10018,7 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
         memcpy(to, t->row_in[r], (size_t)p->head_dim * sizeof *to);
         memset(to + p->head_dim, 0, (size_t)(pitch - p->head_dim) * sizeof *to);
     }
-    load_rows(t, &w->back->g.dout, row->dout, pitch_v, p->head_dim_v);
+    load_rows(t, &w->g->dout, row->dout, pitch_v, p->head_dim_v);
     turn_rows(t, row->dout_t, row->dout, pitch_v, p->head_dim_v);
     return row;
 }
@@ -10053,15 +10045,15 @@ static void clear(float *x, int64_t n)
  * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
-    for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
+    for (w->row_tiles = 0; i0 < i1; i0 += w->pl->rows) {
         grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
             clear(row->dq, w->lay->dq_floats);
             clear(row->dq_total, w->lay->dq_floats);
         }
-        clear(row->sum, whole_lines(w->lay->rows));
-        clear(row->sum_total, whole_lines(w->lay->rows));
+        clear(row->sum, whole_lines(w->pl->rows));
+        clear(row->sum_total, whole_lines(w->pl->rows));
     }
 }
 
@@ -10092,7 +10084,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         for (j = 0; j < n; j++) {
             const int64_t distance = t->lanes[r].pos - (j0 + j);
             const float x = (float)(distance < 0 ? -distance : distance);
-            float *ds = &w->dp[j * w->lay->rows + r];
+            float *ds = &w->dp[j * w->pl->rows + r];
             *ds = is_dead(*ds) ? *ds : -x * *ds;
         }
 }
@@ -10105,19 +10097,19 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     for (r = lanes.begin; r < lanes.end; r++) {
         float *to = element_of(w, t->lanes[r].i, j0);
         for (j = 0; j < n; j++, to += step)
-            *to = *to + w->dp[j * w->lay->rows + r];
+            *to = *to + w->dp[j * w->pl->rows + r];
     }
 }
 
 /* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
-    float *sums = w->part[KEYS] + (j0 - w->keys->j0);
+    float *sums = w->part[KEYS] + (j0 - w->keys.j0);
     int j, r;
     for (j = 0; j < n; j++) {
         float sum = sums[j];
         for (r = lanes.begin; r < lanes.end; r++)
-            sum = sum + w->dp[j * w->lay->rows + r];
+            sum = sum + w->dp[j * w->pl->rows + r];
         sums[j] = sum;
     }
 }
@@ -10127,7 +10119,7 @@ static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
     int j, r;
-    for (j = 0; j < n; j++, ds += w->lay->rows)
+    for (j = 0; j < n; j++, ds += w->pl->rows)
         for (r = lanes.begin; r < lanes.end; r++)
             row->sum[r] = row->sum[r] + ds[r];
 }
@@ -10164,7 +10156,7 @@ static void write_row_sums(const desk *w)
         return;
     for (g = 0; g < w->row_tiles; g++) {
         const grad_tile *row = grad_tile_at(w, g);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++) {
             float *to = w->axes->kept[ATTN_AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
             *to = *to + row->sum_total[r];
         }
@@ -10201,7 +10193,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     const attn_product dq = { .to = row->dq,
                               .by = w->dp,
                               .kv = open_rows_of(w, KEYS, j0),
-                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
+                              .stride = (ptrdiff_t)w->pl->pitch[KEYS],
                               .n = n,
                               .dim = w->pr->p.head_dim,
                               .lanes = lanes };
@@ -10223,7 +10215,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 /* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     int k;
     for (k = 0; k < begin * rows; k++)
         x[k] = ATTN_DEAD;
@@ -10236,17 +10228,17 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
-    const int64_t j0 = w->keys->j0;
+    const int64_t j0 = w->keys.j0;
     const int from = (int)min64(n, max64(0, row->t.lo - j0));
     const int to = (int)min64(n, max64(0, row->t.hi - j0));
     const int64_t at = g->count * w->lay->pair_floats;
-    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    float *s = g->s + at, *dp = g->dp + at;
     attn_lanes lanes;
     attn_term term;
     if (from >= to)
         return;
-    w->s = s + from * w->lay->rows;
-    w->dp = dp + from * w->lay->rows;
+    w->s = s + from * w->pl->rows;
+    w->dp = dp + from * w->pl->rows;
     lanes = add_pairs(w, row, j0 + from, to - from);
     if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
         return;
@@ -10266,7 +10258,7 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
 /* What the group has, terms of dK or dV, enters that of the open keys. */
 static void add_terms(const desk *w, int which, const attn_term *term, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
+    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
     const attn_outer f = { .to = w->part[which],
                            .stride = pitch,
                            .n = n,
@@ -10315,7 +10307,7 @@ static void end_chunk_of_keys(const desk *w)
         if (row->entered && (w->want & WANT_DQ))
             flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+            flush(row->sum_total, row->sum, whole_lines(w->pl->rows));
         row->entered = 0;
     }
 }
@@ -10327,7 +10319,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
     int i = 0, last, which;
     load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
-        clear(w->part[which], n * w->lay->pitch[which]);
+        clear(w->part[which], n * w->pl->pitch[which]);
     while (i < w->row_tiles) {
         w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
@@ -10335,8 +10327,8 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
-        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
-              n * w->lay->pitch[which]);
+        flush(w->total[which] + (j0 - w->total_from) * w->pl->pitch[which], w->part[which],
+              n * w->pl->pitch[which]);
     if (w->want & WANT_SUMS)
         write_key_sums(w, j0, n);
 }
@@ -10345,15 +10337,15 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
-    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
-    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+    w->finite &= w->kernels->finite(row->dq_total, w->pl->rows * p->head_dim);
+    write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
 /* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
  * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
-    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    const int64_t base = w->seq.key_base, keys = w->pl->keys;
     int64_t j = to, hi = from, end;
     int g;
     open_panel(w, i0, i1);
@@ -10388,7 +10380,7 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
         w->kv_head = head / w->pr->group;
         for (i = i0; i < i1; i = end) {
             const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
-            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->pl->rows);
             sweep_panel(w, i, end, from, to);
         }
     }
@@ -10434,14 +10426,14 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
-        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->lay->pitch[which]);
+        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->pl->pitch[which]);
     for (j = from; j < to; j++) {
         if (w->want & WANT_DK)
-            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->lay->pitch[KEYS],
+            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->pl->pitch[KEYS],
                       p->scale, j);
         if (w->want & WANT_DV)
             write_row(w, &g->dv, p->head_dim_v,
-                      w->total[VALUES] + (j - from) * w->lay->pitch[VALUES], 1.0f, j);
+                      w->total[VALUES] + (j - from) * w->pl->pitch[VALUES], 1.0f, j);
     }
 }
 
@@ -10466,7 +10458,7 @@ static void take_part(desk *w, int want, const region *a)
     while (again) {
         w->finite = 1;
         for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
-            clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+            clear(w->total[which], (a->to - a->from) * w->pl->pitch[which]);
         if (want & WANT_BIAS)
             store_bias(w, a, 1);
         sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
@@ -10581,12 +10573,12 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w->seq = sequence_of(p, index / p->num_heads_q);
     w->head = index % p->num_heads_q;
     w->kv_head = w->head / c->pr.group;
-    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->pl->rows) {
         grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
         w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++)
             row_statistics(w, row, r);
     }
 }
@@ -10688,11 +10680,11 @@ typedef struct textbook_rows {
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
 {
-    const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
+    const int64_t at = tile_index * w->pl->rows * w->seq.kv_len;
     textbook_rows n;
-    n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
-    n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
-    n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
+    n.row = pack_rows(w, 0, tile_index * w->pl->rows, w->seq.q_len);
+    n.p = w->matrix[KEYS] + at;
+    n.ds = w->matrix[VALUES] + at;
     w->row_tiles = 1;
     return n;
 }
@@ -10701,14 +10693,14 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
  * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     tile *t = &n->row->t;
     const int visible = tile_class(t, j0, count);
     int k;
     load_keys(w, j0, count);
     if (visible != ATTN_TILE_EMPTY)
         pair_logits(w, t, j0, count, visible, all);
-    for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
+    for (k = 0; k < count * w->pl->rows && visible == ATTN_TILE_EMPTY; k++)
         w->s[k] = NEG_INF;
     return visible != ATTN_TILE_EMPTY;
 }
@@ -10718,32 +10710,32 @@ static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
     int64_t j;
-    for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
-        pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
+    for (j = 0; j < w->seq.kv_len; j += w->pl->keys)
+        pass(w, n, j, (int)min64(w->pl->keys, w->seq.kv_len - j));
 }
 
 /* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
-    memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->p + j0 * w->pl->rows, w->s, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+    w->kernels->maximum(n->p + j0 * w->pl->rows, count, n->row->sum);
 }
 
 static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
+    w->kernels->exp_sum(n->p + j0 * w->pl->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
 /* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
  * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
     int64_t j;
@@ -10772,10 +10764,10 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
  * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     load_keys(w, j0, count);
     pair_dp(w, n->row, j0, count, all);
-    memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->ds + j0 * w->pl->rows, w->dp, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 /* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
@@ -10783,7 +10775,7 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
     const float *dlse = (const float *)back->g.dlse.data;
     int64_t j;
@@ -10810,8 +10802,8 @@ static void textbook_ds(desk *w, const textbook_rows *n)
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
-    for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
-        float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
+    for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
+        float *to = &w->g->dsinks[n->row->t.lanes[r].head];
         const float x = n->row->lse2[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
@@ -10821,7 +10813,7 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
 static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
                          int64_t j0, int count)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     int j, r;
     w->axes = a;
     for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
@@ -10839,11 +10831,11 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    float *ds = n->ds + j0 * w->lay->rows;
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    float *ds = n->ds + j0 * w->pl->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, ds, bytes);
     if (p->score)
         pass_score(w, &n->row->t, j0, count);
@@ -10858,16 +10850,16 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
  * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[KEYS];
+    const ptrdiff_t pitch_v = (ptrdiff_t)w->pl->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
     const attn_product dq = { .to = n->row->dq_total,
                               .by = w->dp,
-                              .kv = w->keys->copy[KEYS],
+                              .kv = w->keys.copy[KEYS],
                               .stride = pitch,
                               .n = count,
                               .dim = p->head_dim,
@@ -10889,8 +10881,8 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
-    memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
+    memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
     w->kernels->pv_select(&dq);
@@ -10900,7 +10892,7 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
 
 static void textbook_head(desk *w)
 {
-    const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
+    const int64_t tiles = ceil_div(w->seq.q_len, w->pl->rows);
     int64_t i;
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
@@ -10914,7 +10906,7 @@ static void textbook_head(desk *w)
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
         each_keys(w, &n, textbook_modifiers);
-        clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
+        clear(n.row->dq_total, w->pl->rows * w->pr->p.head_dim);
         each_keys(w, &n, textbook_products);
         if (w->want & WANT_DQ)
             write_dq(w, n.row);
@@ -10927,7 +10919,7 @@ static void textbook_group(desk *w)
     int64_t head;
     int which;
     for (which = KEYS; which <= VALUES; which++)
-        clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
+        clear(w->total[which], w->seq.kv_len * w->pl->pitch[which]);
     for (head = 0; head < w->pr->group; head++) {
         w->head = w->kv_head * w->pr->group + head;
         textbook_head(w);
@@ -11141,8 +11133,8 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->impl = pl.impl;
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
+    info->tile_rows = pl.rows;
+    info->tile_keys = pl.keys;
     info->workers = pl.workers;
     info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
     info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;

@@ -173,8 +173,8 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->impl = pl.impl;
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
+    info->tile_rows = pl.rows;
+    info->tile_keys = pl.keys;
     info->workers = pl.workers;
     info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
     info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;

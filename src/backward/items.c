@@ -42,14 +42,14 @@ static void write_keys(desk *w, int64_t from, int64_t to)
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
-        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->lay->pitch[which]);
+        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->pl->pitch[which]);
     for (j = from; j < to; j++) {
         if (w->want & WANT_DK)
-            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->lay->pitch[KEYS],
+            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->pl->pitch[KEYS],
                       p->scale, j);
         if (w->want & WANT_DV)
             write_row(w, &g->dv, p->head_dim_v,
-                      w->total[VALUES] + (j - from) * w->lay->pitch[VALUES], 1.0f, j);
+                      w->total[VALUES] + (j - from) * w->pl->pitch[VALUES], 1.0f, j);
     }
 }
 
@@ -74,7 +74,7 @@ static void take_part(desk *w, int want, const region *a)
     while (again) {
         w->finite = 1;
         for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
-            clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+            clear(w->total[which], (a->to - a->from) * w->pl->pitch[which]);
         if (want & WANT_BIAS)
             store_bias(w, a, 1);
         sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
@@ -189,12 +189,12 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w->seq = sequence_of(p, index / p->num_heads_q);
     w->head = index % p->num_heads_q;
     w->kv_head = w->head / c->pr.group;
-    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->pl->rows) {
         grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
         w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++)
             row_statistics(w, row, r);
     }
 }

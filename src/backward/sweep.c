@@ -15,7 +15,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     const attn_product dq = { .to = row->dq,
                               .by = w->dp,
                               .kv = open_rows_of(w, KEYS, j0),
-                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
+                              .stride = (ptrdiff_t)w->pl->pitch[KEYS],
                               .n = n,
                               .dim = w->pr->p.head_dim,
                               .lanes = lanes };
@@ -37,7 +37,7 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 /* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     int k;
     for (k = 0; k < begin * rows; k++)
         x[k] = ATTN_DEAD;
@@ -50,17 +50,17 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
-    const int64_t j0 = w->keys->j0;
+    const int64_t j0 = w->keys.j0;
     const int from = (int)min64(n, max64(0, row->t.lo - j0));
     const int to = (int)min64(n, max64(0, row->t.hi - j0));
     const int64_t at = g->count * w->lay->pair_floats;
-    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    float *s = g->s + at, *dp = g->dp + at;
     attn_lanes lanes;
     attn_term term;
     if (from >= to)
         return;
-    w->s = s + from * w->lay->rows;
-    w->dp = dp + from * w->lay->rows;
+    w->s = s + from * w->pl->rows;
+    w->dp = dp + from * w->pl->rows;
     lanes = add_pairs(w, row, j0 + from, to - from);
     if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
         return;
@@ -80,7 +80,7 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
 /* What the group has, terms of dK or dV, enters that of the open keys. */
 static void add_terms(const desk *w, int which, const attn_term *term, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
+    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
     const attn_outer f = { .to = w->part[which],
                            .stride = pitch,
                            .n = n,
@@ -129,7 +129,7 @@ static void end_chunk_of_keys(const desk *w)
         if (row->entered && (w->want & WANT_DQ))
             flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+            flush(row->sum_total, row->sum, whole_lines(w->pl->rows));
         row->entered = 0;
     }
 }
@@ -141,7 +141,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
     int i = 0, last, which;
     load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
-        clear(w->part[which], n * w->lay->pitch[which]);
+        clear(w->part[which], n * w->pl->pitch[which]);
     while (i < w->row_tiles) {
         w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
@@ -149,8 +149,8 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
-        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
-              n * w->lay->pitch[which]);
+        flush(w->total[which] + (j0 - w->total_from) * w->pl->pitch[which], w->part[which],
+              n * w->pl->pitch[which]);
     if (w->want & WANT_SUMS)
         write_key_sums(w, j0, n);
 }
@@ -159,15 +159,15 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
-    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
-    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+    w->finite &= w->kernels->finite(row->dq_total, w->pl->rows * p->head_dim);
+    write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
 /* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
  * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
-    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    const int64_t base = w->seq.key_base, keys = w->pl->keys;
     int64_t j = to, hi = from, end;
     int g;
     open_panel(w, i0, i1);
@@ -202,7 +202,7 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
         w->kv_head = head / w->pr->group;
         for (i = i0; i < i1; i = end) {
             const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
-            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->pl->rows);
             sweep_panel(w, i, end, from, to);
         }
     }
