@@ -9573,9 +9573,8 @@ typedef struct layout {
 
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
-    attn_gradients g;
+    attn_gradient_call grads;
     layout lay;
-    attn_sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
@@ -9939,7 +9938,7 @@ static desk *open_desk(const call *c, char *slot)
     memset(w, 0, sizeof *w);
     lay_desk(&c->pr, &back->lay, &c->pl, slot);
     w->back = back;
-    w->g = &back->g;
+    w->g = &back->grads.g;
     w->pr = w->blank.pr = &c->pr;
     w->pl = w->blank.pl = &c->pl;
     w->lay = &back->lay;
@@ -10422,7 +10421,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
-    const attn_gradients *g = &w->back->g;
+    const attn_gradients *g = w->g;
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
@@ -10453,7 +10452,7 @@ static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
-    w->axes = &w->back->bias;
+    w->axes = &w->back->grads.bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
@@ -10548,13 +10547,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->g.dlse.data;
+    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
     const float sink = sink_of(p, l->head);
     float x;
     back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
     back->delta[at] = row->delta[r];
     if (dlse)
-        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
+        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
     x = sink * LOG2E_HI;
     x = x - back->lse2[at];
     x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
@@ -10602,7 +10601,7 @@ static void sinks_item(const call *c, char *slot, int64_t head)
             total = total + chunk;
         }
     }
-    back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
+    back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
 /* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
@@ -10658,12 +10657,12 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 
 static void bias_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->grads.bias);
 }
 
 static void slopes_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->grads.slopes);
 }
 
 /* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
@@ -10777,7 +10776,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     const backward *back = w->back;
     const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
-    const float *dlse = (const float *)back->g.dlse.data;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
     int64_t j;
     int r;
     for (r = 0; r < rows; r++) {
@@ -10789,7 +10788,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
             sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
         }
         if (dlse && at->used)
-            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+            sum = sum - dlse[ROW_AT(back->grads.g.dlse, &t->s, at->head, t->s.q_row + at->i)];
         n->row->delta[r] = sum;
         for (j = 0; j < count; j++) {
             const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
@@ -10839,8 +10838,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(w->dp, ds, bytes);
     if (p->score)
         pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+    add_elements(w, n, WANT_BIAS, &w->back->grads.bias, j0, count);
+    add_elements(w, n, WANT_SLOPES, &w->back->grads.slopes, j0, count);
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -10949,13 +10948,13 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
     const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    const attn_sum_axes *bias = &back->grads.bias, *slopes = &back->grads.slopes;
     if (bias->data)
         store_elements(bias, from, bias->count, 1);
     if (slopes->data)
         store_elements(slopes, from, slopes->count, 1);
-    if (back->g.dsinks)
-        clear(back->g.dsinks, p->num_heads_q);
+    if (back->grads.g.dsinks)
+        clear(back->grads.g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
     if (bias->data)
@@ -10967,48 +10966,46 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
 /* src/backward/backward.c - attn_backward: the lists of a call, and the public functions. */
 
 typedef struct grad_list {
-    int active;
     int64_t items;
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* take_list gives list number i of a call, and returns 0 after the last. */
-OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
+/* list_of gives list number i of a call; behind the last one, item is NULL. */
+OWN_FRAME static grad_list list_of(const backward *back, int i)
 {
     const problem *pr = &back->c.pr;
     const attn_params *p = &pr->p;
     const layout *lay = &back->lay;
-    const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
-    const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
+    const int naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
+    const int want = naive ? 0 : lay->want, bias = (want & WANT_BIAS) && !lay->bias_beside;
+    const int by_rows = !five && (want & WANT_DQ), by_keys = !five && (want & WANT_KEYS);
+    const int shared = (lay->want & (WANT_SUMS | WANT_SINKS)) != 0;
+    const int64_t heads = p->batch * p->num_heads_kv;
     const grad_list lists[] = {
-        { naive && !one, heads, textbook_item },
-        { naive && one, 1, textbook_sums_item },
-        { !naive, p->batch * p->num_heads_q, statistics_item },
-        { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
-        { !naive && !five && (want & WANT_DQ),
-          items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
-        { !naive && !five && (want & WANT_KEYS),
-          items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
-        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &back->bias),
-          bias_item },
-        { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
-        { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
+        { naive && !shared ? heads : 0, textbook_item },
+        { naive && shared ? 1 : 0, textbook_sums_item },
+        { naive ? 0 : p->batch * p->num_heads_q, statistics_item },
+        { five && (want & (WANT_DQ | WANT_KEYS)) ? heads : 0, head_item },
+        { by_rows ? items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows) : 0, rows_item },
+        { by_keys ? items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys) : 0, keys_item },
+        { bias ? sum_items(lay, &back->grads.bias) : 0, bias_item },
+        { want & WANT_SLOPES ? sum_items(lay, &back->grads.slopes) : 0, slopes_item },
+        { want & WANT_SINKS ? p->num_heads_q : 0, sinks_item },
+        { 0, NULL },
     };
-    if (i == COUNT_OF(lists))
-        return 0;
-    *list = lists[i];
-    return 1;
+    return lists[i];
 }
 
-/* run_backward runs the lists one after the other. */
+/* run_backward runs the lists one after the other; empty ones cost nothing. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
-    grad_list list;
+    grad_list list = list_of(back, 0);
     int i;
-    for (i = 0; !status && take_list(back, i, &list); i++)
-        if (list.active)
-            status = run_items(&back->c, list.items, list.item);
+    for (i = 1; list.item && !status; i++) {
+        status = run_items(&back->c, list.items, list.item);
+        list = list_of(back, i);
+    }
     return status;
 }
 
@@ -11080,14 +11077,20 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-/* describe_backend changes *info if a backend takes the call. */
-OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
-                                              attn_backward_info *info, text *why)
+/* A checked_call is a call of attn_backward that has passed its checks, and how it would run. */
+typedef struct checked_call {
+    problem pr;
+    attn_gradient_call grads;
+    attn_backward_info info;
+} checked_call;
+
+/* describe_backend changes the info if a backend takes the call. */
+static attn_status describe_backend(checked_call *c, text *why)
 {
-    const attn_backend *backend = pr->p.backend;
-    const attn_gradient_call made = gradient_call(&pr->p, g);
+    const attn_backend *backend = c->pr.p.backend;
+    attn_backward_info *info = &c->info;
     text reason = text_in(info->reasons, sizeof info->reasons);
-    const int answer = ask_gradients(pr, &made, &reason);
+    const int answer = ask_gradients(&c->pr, &c->grads, &reason);
     info->backend_name = answer > 0 ? backend->name : answer ? "none" : "cpu";
     if (answer < 0)
         return bad(why, ATTN_ERR_UNSUPPORTED, info->reasons);
@@ -11098,38 +11101,24 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
     info->tile_rows = info->tile_keys = 0;
     info->workers = 1;
     info->workspace_bytes_per_worker = 0;
-    return backend->gradients_size(backend, pr, &made, &info->workspace_bytes)
+    return backend->gradients_size(backend, &c->pr, &c->grads, &info->workspace_bytes)
                ? bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace")
                : ATTN_OK;
 }
 
-/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
-OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
-                                 size_t bytes, attn_status *status)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(checked_call *c)
 {
-    char sentence[200];
-    text why = text_in(sentence, sizeof sentence);
-    attn_gradients resolved;
-    attn_gradient_call made;
-    problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
-    made = gradient_call(&pr.p, &resolved);
-    if (ask_gradients(&pr, &made, &why) > 0) {
-        *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
-        return 1;
-    }
-    if (p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, sentence);
-    return 0;
+    c->grads = gradient_call(&c->pr.p, &c->grads.g);
 }
 
-/* describe fills in all of *info but flops, of which it has those of a pair. */
-OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                               attn_backward_info *info)
+/* describe says how the CPU would run the call; flops are those of a pair. */
+OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
+    attn_backward_info *info = &c->info;
     layout lay;
     plan pl;
-    plan_backward(pr, g, asked, &lay, &pl);
+    plan_backward(&c->pr, &c->grads.g, asked, &lay, &pl);
     info->impl = pl.impl;
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
@@ -11138,7 +11127,7 @@ OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const
     info->workers = pl.workers;
     info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
     info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
-    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+    info->flops = 2.0 * (double)(3 * c->pr.p.head_dim + 2 * c->pr.p.head_dim_v);
 }
 
 /* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
@@ -11161,56 +11150,51 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
 /* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
  * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
-                                            int need_data, int64_t have, attn_backward_info *info,
-                                            text *why)
+                                            int need_data, int64_t have, checked_call *c, text *why)
 {
-    attn_gradients resolved;
-    problem pr;
-    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    attn_status status = validate_backward(p, g, need_data, &c->pr, &c->grads.g, why);
+    memset(&c->info, 0, sizeof c->info);
+    c->info.kernels_name = c->info.backend_name = "none";
     if (status)
         return status;
-    describe(&pr, &resolved, p, info);
-    status = describe_backend(&pr, &resolved, info, why);
-    return status ? status : check_backward_room(info, have, why);
+    add_axes(c);
+    describe(c, p);
+    status = describe_backend(c, why);
+    return status ? status : check_backward_room(&c->info, have, why);
 }
 
 static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
-                             size_t bytes, text *why)
+                             size_t bytes, checked_call *c, text *why)
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    attn_backward_info info;
-    return check_backward(p, g, 1, have, &info, why);
+    return check_backward(p, g, 1, have, c, why);
 }
 
-ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
-                                         const void *workspace, size_t workspace_bytes,
-                                         char *buffer, size_t buffer_bytes)
+OWN_FRAME ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                                   const void *workspace, size_t workspace_bytes,
+                                                   char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
+    checked_call c;
+    const attn_status status = check_run(p, g, workspace, workspace_bytes, &c, &why);
     if (!status)
         put(&why, "ok");
     return buffer && buffer_bytes ? buffer : attn_status_string(status);
 }
 
-/* open_backward sets up a call that has passed its checks, in its workspace. */
-OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
-                                         void *workspace, size_t bytes)
+/* open_backward sets up the call in its workspace. */
+static backward *open_backward(const checked_call *c, const attn_params *asked, void *workspace,
+                               size_t bytes)
 {
-    text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
+    backward *back = (backward *)(void *)align_memory(workspace);
+    char *base = (char *)back + aligned((int64_t)sizeof *back);
     float **arrays[3];
-    backward *back;
     int i;
-    base = align_memory(base);
-    back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
-    back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
-    back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
-    plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
+    back->c.pr = c->pr;
+    back->grads = c->grads;
+    plan_backward(&c->pr, &c->grads.g, asked, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, bytes);
-    base += aligned((int64_t)sizeof *back);
     arrays[0] = &back->lse2;
     arrays[1] = &back->delta;
     arrays[2] = &back->sink_terms;
@@ -11220,59 +11204,57 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     return back;
 }
 
-static attn_status backward_cpu(const attn_params *p, const attn_gradients *g, void *workspace,
-                                size_t bytes)
+/* start_backward checks a call. Then a backend runs it, or *opened becomes the call in its
+ * workspace. */
+OWN_FRAME static attn_status start_backward(const attn_params *p, const attn_gradients *g,
+                                            void *workspace, size_t bytes, backward **opened)
 {
-    backward *back = open_backward(p, g, workspace, bytes);
-    return back->c.slot_count ? run_backward(back) : ATTN_ERR_WORKSPACE;
+    text why = text_in(NULL, 0);
+    checked_call c;
+    const attn_status status = check_run(p, g, workspace, bytes, &c, &why);
+    *opened = NULL;
+    if (status)
+        return status;
+    if (p->backend && !c.info.reasons[0]) /* It does not refuse. */
+        return p->backend->run_gradients(p->backend, &c.pr, &c.grads, workspace, bytes);
+    if (p->backend && p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, c.info.reasons);
+    *opened = open_backward(&c, p, workspace, bytes);
+    return ATTN_OK;
 }
 
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes)
 {
-    text why = text_in(NULL, 0);
-    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
-        return status;
-    return backward_cpu(p, g, workspace, workspace_bytes);
+    backward *back;
+    const attn_status status = start_backward(p, g, workspace, workspace_bytes, &back);
+    return status || !back ? status : run_backward(back);
 }
 
-OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
-{
-    text none = text_in(NULL, 0);
-    problem pr;
-    const attn_status status = validate(p, &pr, 0, &none);
-    *pairs = status ? 0 : visible_pairs(&pr.p);
-    return status;
-}
-
-ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
-                                           attn_backward_info *info)
+OWN_FRAME ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                                     attn_backward_info *info)
 {
     text why = text_in(NULL, 0);
-    double pairs = 0;
+    checked_call c;
     attn_status status;
     if (!info)
         return ATTN_ERR_ARG;
-    memset(info, 0, sizeof *info);
-    info->kernels_name = info->backend_name = "none";
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
-    if (!status)
-        status = count_pairs(p, &pairs);
-    info->flops *= pairs;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *info = c.info;
+    info->flops *= status ? 0 : visible_pairs(&c.pr.p);
     return status;
 }
 
-ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
-                                                  size_t *bytes)
+OWN_FRAME ATTN_API attn_status attn_backward_workspace_size(const attn_params *p,
+                                                            const attn_gradients *g, size_t *bytes)
 {
     text why = text_in(NULL, 0);
-    attn_backward_info info;
+    checked_call c;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
-    *bytes = status ? 0 : info.workspace_bytes;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *bytes = status ? 0 : c.info.workspace_bytes;
     return status;
 }
 
@@ -13327,7 +13309,7 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
 static void run_backward_call(dilated_slot *w)
 {
     const attn_status status =
-        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+        attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     w->status = w->status ? w->status : status;
 }
 
@@ -13502,7 +13484,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
     w->g.dsinks = g->dsinks;
-    return backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
+    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }
 
 OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,

@@ -38,7 +38,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
-    const attn_gradients *g = &w->back->g;
+    const attn_gradients *g = w->g;
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
@@ -69,7 +69,7 @@ static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
-    w->axes = &w->back->bias;
+    w->axes = &w->back->grads.bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
@@ -164,13 +164,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->g.dlse.data;
+    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
     const float sink = sink_of(p, l->head);
     float x;
     back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
     back->delta[at] = row->delta[r];
     if (dlse)
-        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
+        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
     x = sink * LOG2E_HI;
     x = x - back->lse2[at];
     x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
@@ -218,7 +218,7 @@ static void sinks_item(const call *c, char *slot, int64_t head)
             total = total + chunk;
         }
     }
-    back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
+    back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
 /* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
@@ -274,10 +274,10 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 
 static void bias_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->grads.bias);
 }
 
 static void slopes_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->grads.slopes);
 }

@@ -113,7 +113,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
     const backward *back = w->back;
     const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
-    const float *dlse = (const float *)back->g.dlse.data;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
     int64_t j;
     int r;
     for (r = 0; r < rows; r++) {
@@ -125,7 +125,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
             sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
         }
         if (dlse && at->used)
-            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+            sum = sum - dlse[ROW_AT(back->grads.g.dlse, &t->s, at->head, t->s.q_row + at->i)];
         n->row->delta[r] = sum;
         for (j = 0; j < count; j++) {
             const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
@@ -175,8 +175,8 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
     memcpy(w->dp, ds, bytes);
     if (p->score)
         pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+    add_elements(w, n, WANT_BIAS, &w->back->grads.bias, j0, count);
+    add_elements(w, n, WANT_SLOPES, &w->back->grads.slopes, j0, count);
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -285,13 +285,13 @@ static void textbook_sums_item(const call *c, char *slot, int64_t index)
     static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
     const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
+    const attn_sum_axes *bias = &back->grads.bias, *slopes = &back->grads.slopes;
     if (bias->data)
         store_elements(bias, from, bias->count, 1);
     if (slopes->data)
         store_elements(slopes, from, slopes->count, 1);
-    if (back->g.dsinks)
-        clear(back->g.dsinks, p->num_heads_q);
+    if (back->grads.g.dsinks)
+        clear(back->grads.g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
     if (bias->data)

@@ -13,7 +13,7 @@ static desk *open_desk(const call *c, char *slot)
     memset(w, 0, sizeof *w);
     lay_desk(&c->pr, &back->lay, &c->pl, slot);
     w->back = back;
-    w->g = &back->g;
+    w->g = &back->grads.g;
     w->pr = w->blank.pr = &c->pr;
     w->pl = w->blank.pl = &c->pl;
     w->lay = &back->lay;

@@ -51,9 +51,8 @@ typedef struct layout {
 
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
-    attn_gradients g;
+    attn_gradient_call grads;
     layout lay;
-    attn_sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 

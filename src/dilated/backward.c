@@ -176,7 +176,7 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
 static void run_backward_call(dilated_slot *w)
 {
     const attn_status status =
-        backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+        attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     w->status = w->status ? w->status : status;
 }
 
@@ -351,7 +351,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
     w->g.dsinks = g->dsinks;
-    return backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
+    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }
 
 OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,
