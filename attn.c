@@ -9332,16 +9332,13 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows and keys of the longest sequence that may come. */
-static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+/* longest counts the rows or keys of the longest sequence that may come. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
 {
-    int64_t b;
-    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
-    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
-    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
-        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
-    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
-        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+    int64_t b, most = cu_seqlens ? 0 : seq_len;
+    for (b = 0; cu_seqlens && b < batch; b++)
+        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
+    return most;
 }
 
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
@@ -9362,15 +9359,15 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
-    attn_sum_axes a;
-    a.data = d->data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
-    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
-    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
-    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
-    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    const ptrdiff_t of_bias[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                   p->bias.stride_kv };
+    attn_sum_axes a = { .data = d->data,
+                        .count = { p->batch, p->num_heads_q,
+                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] == 1;
     pack_axes(&a, given);
     return a;
 }
@@ -9384,14 +9381,9 @@ static int keeps_all(const attn_sum_axes *a)
 static attn_sum_axes slope_axes(const attn_params *p, float *data)
 {
     const ptrdiff_t given[4] = { 0, 0, 0, 0 };
-    attn_sum_axes a;
-    a.data = data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
-    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
-    a.kept[ATTN_AXIS_HEAD] = 1;
-    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    attn_sum_axes a = { .data = data,
+                        .count = { p->batch, p->num_heads_q, 1, 1 },
+                        .kept = { p->alibi_stride != 0, 1, 0, 0 } };
     pack_axes(&a, given);
     return a;
 }
@@ -9421,9 +9413,8 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+        status = check_extent("dbias", sizeof(float), a.count[0], a.count[1], a.count[2],
+                              a.count[3], a.stride, why);
     return status;
 }
 
@@ -10004,13 +9995,8 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     const int64_t pitch = w->pl->pitch[KEYS], pitch_v = w->pl->pitch[VALUES];
     grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
-    row_choice choice;
+    const row_choice choice = { .head0 = w->head, .heads = 1, .first = first, .count = end };
     int r;
-    choice.head0 = w->head;
-    choice.heads = 1;
-    choice.first = first;
-    choice.count = end;
-    choice.list = NULL;
     set_rows(t, &choice);
     for (r = 0; r < t->pl->rows; r++) {
         float *to = row->q + r * pitch;
@@ -10184,18 +10170,27 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
-/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
- * the lanes whose p and dS then are in w->s and w->dp. */
-static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+/* add_to_dq adds to dQ of a row tile what the open keys j0 to j0+n-1 have for it. */
+static void add_to_dq(const desk *w, float *to, int64_t j0, int n, attn_lanes lanes)
 {
-    const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    const attn_product dq = { .to = row->dq,
+    const attn_product dq = { .to = to,
                               .by = w->dp,
                               .kv = open_rows_of(w, KEYS, j0),
                               .stride = (ptrdiff_t)w->pl->pitch[KEYS],
                               .n = n,
                               .dim = w->pr->p.head_dim,
                               .lanes = lanes };
+    if (w->redo)
+        w->kernels->pv_select(&dq);
+    else
+        w->kernels->pv(&dq);
+}
+
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+{
+    const attn_lanes lanes = pair_gradients(w, row, j0, n);
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -10204,10 +10199,8 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     if (!(w->want & (WANT_DQ | WANT_KEYS)))
         return lanes;
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(&dq);
-    else if (w->want & WANT_DQ)
-        w->kernels->pv(&dq);
+    if (w->want & WANT_DQ)
+        add_to_dq(w, row->dq, j0, n, lanes);
     return lanes;
 }
 
@@ -10254,16 +10247,16 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has, terms of dK or dV, enters that of the open keys. */
-static void add_terms(const desk *w, int which, const attn_term *term, int n)
+/* add_terms adds `count` terms to dK or dV of n keys. */
+static void add_terms(const desk *w, int which, float *to, const attn_term *term, int count, int n)
 {
     const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
-    const attn_outer f = { .to = w->part[which],
+    const attn_outer f = { .to = to,
                            .stride = pitch,
                            .n = n,
                            .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                            .term = term,
-                           .count = w->group.count,
+                           .count = count,
                            .b_stride = pitch };
     if (w->redo)
         w->kernels->outer_select(&f);
@@ -10275,9 +10268,9 @@ static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
     if (g->count && (w->want & WANT_DK))
-        add_terms(w, KEYS, g->dk, n);
+        add_terms(w, KEYS, w->part[KEYS], g->dk, g->count, n);
     if (g->count && (w->want & WANT_DV))
-        add_terms(w, VALUES, g->dv, n);
+        add_terms(w, VALUES, w->part[VALUES], g->dv, g->count, n);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
@@ -10475,21 +10468,27 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
+/* all_of gives all rows and keys of the open sequence, and these heads. */
+static region all_of(const desk *w, int64_t head0, int64_t heads)
+{
+    const region a = { .head0 = head0,
+                       .head1 = head0 + heads,
+                       .i0 = w->seq.row_from,
+                       .i1 = w->seq.row_to,
+                       .from = w->seq.key_from,
+                       .to = w->seq.key_to,
+                       .bias_end = INT64_MAX };
+    return a;
+}
+
 /* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
-    const int64_t kv_head = index % pr->p.num_heads_kv;
     desk *w = open_desk(c, slot);
     region a;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    a.bias_end = INT64_MAX;
+    a = all_of(w, index % pr->p.num_heads_kv * pr->group, pr->group);
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
@@ -10504,14 +10503,11 @@ static void rows_item(const call *c, char *slot, int64_t index)
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_q);
-    a.head0 = index % pr->p.num_heads_q;
-    a.head1 = a.head0 + 1;
-    a.i0 = w->seq.row_from + at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
+    a = all_of(w, index % pr->p.num_heads_q, 1);
+    a.i0 += at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, a.i1);
     a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    take_part(w, WANT_DQ | beside(w->lay), &a);
+    take_part(w, WANT_DQ | beside(lay), &a);
 }
 
 /* keys_item takes dK and dV of some keys of a head, in four products. */
@@ -10521,21 +10517,16 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
-    int64_t kv_head;
     desk *w = open_desk(c, slot);
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    kv_head = index % pr->p.num_heads_kv;
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from + at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
-    w->kv_head = kv_head;
+    w->kv_head = index % pr->p.num_heads_kv;
+    a = all_of(w, w->kv_head * pr->group, pr->group);
+    a.from += at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, a.to);
     if (a.from < a.to)
-        take_part(w, w->lay->want & WANT_KEYS, &a);
+        take_part(w, lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
@@ -10809,20 +10800,10 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     }
 }
 
-static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
-                         int64_t j0, int count)
+static void add_elements(desk *w, const tile *t, const attn_sum_axes *a, int64_t j0, int count)
 {
-    const int rows = w->pl->rows;
-    int j, r;
     w->axes = a;
-    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
-        for (j = 0; j < count; j++) {
-            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
-            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
-            const float length = (float)(distance < 0 ? -distance : distance);
-            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
-            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
-        }
+    add_to_elements(w, t, j0, count, t->span);
 }
 
 /* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
@@ -10831,15 +10812,23 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    const attn_gradient_call *grads = &w->back->grads;
+    const tile *t = &n->row->t;
     float *ds = n->ds + j0 * w->pl->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
     memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, ds, bytes);
     if (p->score)
-        pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->grads.bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->grads.slopes, j0, count);
+        pass_score(w, t, j0, count);
+    if (grads->bias.data)
+        add_elements(w, t, &grads->bias, j0, count);
+    if (grads->slopes.data) {
+        memcpy(ds, w->dp, bytes);
+        take_distances(w, t, j0, count, t->span);
+        add_elements(w, t, &grads->slopes, j0, count);
+        memcpy(w->dp, ds, bytes);
+    }
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -10850,33 +10839,9 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->pl->rows };
-    const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
-    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->pl->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_product dq = { .to = n->row->dq_total,
-                              .by = w->dp,
-                              .kv = w->keys.copy[KEYS],
-                              .stride = pitch,
-                              .n = count,
-                              .dim = p->head_dim,
-                              .lanes = all };
-    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
-                                 .stride = pitch,
-                                 .n = count,
-                                 .columns = p->head_dim,
-                                 .term = &dk,
-                                 .count = 1,
-                                 .b_stride = pitch };
-    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
-                                 .stride = pitch_v,
-                                 .n = count,
-                                 .columns = p->head_dim_v,
-                                 .term = &dv,
-                                 .count = 1,
-                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -10884,9 +10849,9 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(&dq);
-    w->kernels->outer_select(&dk_rows);
-    w->kernels->outer_select(&dv_rows);
+    add_to_dq(w, n->row->dq_total, j0, count, all);
+    add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
+    add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);
 }
 
 static void textbook_head(desk *w)
@@ -10926,41 +10891,37 @@ static void textbook_group(desk *w)
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk *open_textbook_desk(const call *c, char *slot)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
     desk *w = open_desk(c, slot);
     w->want = w->lay->want;
-    return w;
-}
-
-static void textbook_item(const call *c, char *slot, int64_t index)
-{
-    desk *w = open_textbook_desk(c, slot);
+    w->redo = 1; /* It always selects. */
     w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
     w->kv_head = index % c->pr.p.num_heads_kv;
     textbook_group(w);
+}
+
+static void store_both_sums(const attn_gradient_call *grads, int first)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    if (grads->bias.data)
+        store_elements(&grads->bias, from, grads->bias.count, first);
+    if (grads->slopes.data)
+        store_elements(&grads->slopes, from, grads->slopes.count, first);
 }
 
 /* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
  * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
-    static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
-    const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->grads.bias, *slopes = &back->grads.slopes;
-    if (bias->data)
-        store_elements(bias, from, bias->count, 1);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 1);
-    if (back->grads.g.dsinks)
-        clear(back->grads.g.dsinks, p->num_heads_q);
+    const attn_gradient_call *grads = &backward_of(c)->grads;
+    store_both_sums(grads, 1);
+    if (grads->g.dsinks)
+        clear(grads->g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
-    if (bias->data)
-        store_elements(bias, from, bias->count, 0);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 0);
+    store_both_sums(grads, 0);
 }
 
 /* src/backward/backward.c - attn_backward: the lists of a call, and the public functions. */

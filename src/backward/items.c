@@ -92,21 +92,27 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
+/* all_of gives all rows and keys of the open sequence, and these heads. */
+static region all_of(const desk *w, int64_t head0, int64_t heads)
+{
+    const region a = { .head0 = head0,
+                       .head1 = head0 + heads,
+                       .i0 = w->seq.row_from,
+                       .i1 = w->seq.row_to,
+                       .from = w->seq.key_from,
+                       .to = w->seq.key_to,
+                       .bias_end = INT64_MAX };
+    return a;
+}
+
 /* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
-    const int64_t kv_head = index % pr->p.num_heads_kv;
     desk *w = open_desk(c, slot);
     region a;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    a.bias_end = INT64_MAX;
+    a = all_of(w, index % pr->p.num_heads_kv * pr->group, pr->group);
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
@@ -121,14 +127,11 @@ static void rows_item(const call *c, char *slot, int64_t index)
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_q);
-    a.head0 = index % pr->p.num_heads_q;
-    a.head1 = a.head0 + 1;
-    a.i0 = w->seq.row_from + at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
+    a = all_of(w, index % pr->p.num_heads_q, 1);
+    a.i0 += at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, a.i1);
     a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    take_part(w, WANT_DQ | beside(w->lay), &a);
+    take_part(w, WANT_DQ | beside(lay), &a);
 }
 
 /* keys_item takes dK and dV of some keys of a head, in four products. */
@@ -138,21 +141,16 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
-    int64_t kv_head;
     desk *w = open_desk(c, slot);
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    kv_head = index % pr->p.num_heads_kv;
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from + at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
-    w->kv_head = kv_head;
+    w->kv_head = index % pr->p.num_heads_kv;
+    a = all_of(w, w->kv_head * pr->group, pr->group);
+    a.from += at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, a.to);
     if (a.from < a.to)
-        take_part(w, w->lay->want & WANT_KEYS, &a);
+        take_part(w, lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */

@@ -146,20 +146,10 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     }
 }
 
-static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
-                         int64_t j0, int count)
+static void add_elements(desk *w, const tile *t, const attn_sum_axes *a, int64_t j0, int count)
 {
-    const int rows = w->pl->rows;
-    int j, r;
     w->axes = a;
-    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
-        for (j = 0; j < count; j++) {
-            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
-            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
-            const float length = (float)(distance < 0 ? -distance : distance);
-            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
-            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
-        }
+    add_to_elements(w, t, j0, count, t->span);
 }
 
 /* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
@@ -168,15 +158,23 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
 {
     const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    const attn_gradient_call *grads = &w->back->grads;
+    const tile *t = &n->row->t;
     float *ds = n->ds + j0 * w->pl->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
     memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, ds, bytes);
     if (p->score)
-        pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->grads.bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->grads.slopes, j0, count);
+        pass_score(w, t, j0, count);
+    if (grads->bias.data)
+        add_elements(w, t, &grads->bias, j0, count);
+    if (grads->slopes.data) {
+        memcpy(ds, w->dp, bytes);
+        take_distances(w, t, j0, count, t->span);
+        add_elements(w, t, &grads->slopes, j0, count);
+        memcpy(w->dp, ds, bytes);
+    }
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -187,33 +185,9 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_lanes all = { 0, w->pl->rows };
-    const attn_params *p = &w->pr->p;
     const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
-    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->pl->pitch[VALUES];
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_product dq = { .to = n->row->dq_total,
-                              .by = w->dp,
-                              .kv = w->keys.copy[KEYS],
-                              .stride = pitch,
-                              .n = count,
-                              .dim = p->head_dim,
-                              .lanes = all };
-    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
-                                 .stride = pitch,
-                                 .n = count,
-                                 .columns = p->head_dim,
-                                 .term = &dk,
-                                 .count = 1,
-                                 .b_stride = pitch };
-    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
-                                 .stride = pitch_v,
-                                 .n = count,
-                                 .columns = p->head_dim_v,
-                                 .term = &dv,
-                                 .count = 1,
-                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
@@ -221,9 +195,9 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(&dq);
-    w->kernels->outer_select(&dk_rows);
-    w->kernels->outer_select(&dv_rows);
+    add_to_dq(w, n->row->dq_total, j0, count, all);
+    add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
+    add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);
 }
 
 static void textbook_head(desk *w)
@@ -263,39 +237,35 @@ static void textbook_group(desk *w)
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk *open_textbook_desk(const call *c, char *slot)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
     desk *w = open_desk(c, slot);
     w->want = w->lay->want;
-    return w;
-}
-
-static void textbook_item(const call *c, char *slot, int64_t index)
-{
-    desk *w = open_textbook_desk(c, slot);
+    w->redo = 1; /* It always selects. */
     w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
     w->kv_head = index % c->pr.p.num_heads_kv;
     textbook_group(w);
+}
+
+static void store_both_sums(const attn_gradient_call *grads, int first)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    if (grads->bias.data)
+        store_elements(&grads->bias, from, grads->bias.count, first);
+    if (grads->slopes.data)
+        store_elements(&grads->slopes, from, grads->slopes.count, first);
 }
 
 /* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
  * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
-    static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
-    const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->grads.bias, *slopes = &back->grads.slopes;
-    if (bias->data)
-        store_elements(bias, from, bias->count, 1);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 1);
-    if (back->grads.g.dsinks)
-        clear(back->grads.g.dsinks, p->num_heads_q);
+    const attn_gradient_call *grads = &backward_of(c)->grads;
+    store_both_sums(grads, 1);
+    if (grads->g.dsinks)
+        clear(grads->g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
-    if (bias->data)
-        store_elements(bias, from, bias->count, 0);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 0);
+    store_both_sums(grads, 0);
 }

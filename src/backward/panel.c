@@ -79,13 +79,8 @@ static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
     const int64_t pitch = w->pl->pitch[KEYS], pitch_v = w->pl->pitch[VALUES];
     grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
-    row_choice choice;
+    const row_choice choice = { .head0 = w->head, .heads = 1, .first = first, .count = end };
     int r;
-    choice.head0 = w->head;
-    choice.heads = 1;
-    choice.first = first;
-    choice.count = end;
-    choice.list = NULL;
     set_rows(t, &choice);
     for (r = 0; r < t->pl->rows; r++) {
         float *to = row->q + r * pitch;

@@ -7,18 +7,27 @@
 #include "pairs.c"
 #include "sums.c"
 
-/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
- * the lanes whose p and dS then are in w->s and w->dp. */
-static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+/* add_to_dq adds to dQ of a row tile what the open keys j0 to j0+n-1 have for it. */
+static void add_to_dq(const desk *w, float *to, int64_t j0, int n, attn_lanes lanes)
 {
-    const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    const attn_product dq = { .to = row->dq,
+    const attn_product dq = { .to = to,
                               .by = w->dp,
                               .kv = open_rows_of(w, KEYS, j0),
                               .stride = (ptrdiff_t)w->pl->pitch[KEYS],
                               .n = n,
                               .dim = w->pr->p.head_dim,
                               .lanes = lanes };
+    if (w->redo)
+        w->kernels->pv_select(&dq);
+    else
+        w->kernels->pv(&dq);
+}
+
+/* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
+ * the lanes whose p and dS then are in w->s and w->dp. */
+static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
+{
+    const attn_lanes lanes = pair_gradients(w, row, j0, n);
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -27,10 +36,8 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     if (!(w->want & (WANT_DQ | WANT_KEYS)))
         return lanes;
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(&dq);
-    else if (w->want & WANT_DQ)
-        w->kernels->pv(&dq);
+    if (w->want & WANT_DQ)
+        add_to_dq(w, row->dq, j0, n, lanes);
     return lanes;
 }
 
@@ -77,16 +84,16 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has, terms of dK or dV, enters that of the open keys. */
-static void add_terms(const desk *w, int which, const attn_term *term, int n)
+/* add_terms adds `count` terms to dK or dV of n keys. */
+static void add_terms(const desk *w, int which, float *to, const attn_term *term, int count, int n)
 {
     const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
-    const attn_outer f = { .to = w->part[which],
+    const attn_outer f = { .to = to,
                            .stride = pitch,
                            .n = n,
                            .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                            .term = term,
-                           .count = w->group.count,
+                           .count = count,
                            .b_stride = pitch };
     if (w->redo)
         w->kernels->outer_select(&f);
@@ -98,9 +105,9 @@ static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
     if (g->count && (w->want & WANT_DK))
-        add_terms(w, KEYS, g->dk, n);
+        add_terms(w, KEYS, w->part[KEYS], g->dk, g->count, n);
     if (g->count && (w->want & WANT_DV))
-        add_terms(w, VALUES, g->dv, n);
+        add_terms(w, VALUES, w->part[VALUES], g->dv, g->count, n);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
