@@ -9001,16 +9001,13 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows and keys of the longest sequence that may come. */
-static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+/* longest counts the rows or keys of the longest sequence that may come. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
 {
-    int64_t b;
-    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
-    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
-    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
-        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
-    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
-        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+    int64_t b, most = cu_seqlens ? 0 : seq_len;
+    for (b = 0; cu_seqlens && b < batch; b++)
+        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
+    return most;
 }
 
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
@@ -9031,15 +9028,15 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
-    attn_sum_axes a;
-    a.data = d->data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
-    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
-    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
-    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
-    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    const ptrdiff_t of_bias[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                   p->bias.stride_kv };
+    attn_sum_axes a = { .data = d->data,
+                        .count = { p->batch, p->num_heads_q,
+                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] == 1;
     pack_axes(&a, given);
     return a;
 }
@@ -9053,14 +9050,9 @@ static int keeps_all(const attn_sum_axes *a)
 static attn_sum_axes slope_axes(const attn_params *p, float *data)
 {
     const ptrdiff_t given[4] = { 0, 0, 0, 0 };
-    attn_sum_axes a;
-    a.data = data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
-    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
-    a.kept[ATTN_AXIS_HEAD] = 1;
-    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    attn_sum_axes a = { .data = data,
+                        .count = { p->batch, p->num_heads_q, 1, 1 },
+                        .kept = { p->alibi_stride != 0, 1, 0, 0 } };
     pack_axes(&a, given);
     return a;
 }
@@ -9090,9 +9082,8 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+        status = check_extent("dbias", sizeof(float), a.count[0], a.count[1], a.count[2],
+                              a.count[3], a.stride, why);
     return status;
 }
 
@@ -9227,7 +9218,6 @@ typedef struct grad_tile {
 typedef struct layout {
     int want;
     int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
-    int keys, rows;      /* These are the sizes of a pair tile. */
     int panel;           /* panel counts the row tiles that are packed at once. */
     int group;           /* group counts the row tiles that enter dK and dV at once. */
     int64_t pair_floats; /* pair_floats is the size of a pair tile. */
@@ -9238,26 +9228,19 @@ typedef struct layout {
     int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
     /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
     int bias_beside;
-    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
-    int64_t pitch[2];
-    /* These are offsets into a slot, in bytes. */
-    int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
-    int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* These are offsets into a row tile. */
-    int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
+    int64_t row_tile_bytes;
 } layout;
 
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
-    attn_gradients g;
+    attn_gradient_call grads;
     layout lay;
-    attn_sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
 /* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
+    float *s, *dp; /* Each has a pair tile for each row tile. */
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
@@ -9265,16 +9248,19 @@ typedef struct row_group {
 /* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
+    const attn_gradients *g;
     const problem *pr;
+    const plan *pl;
     const layout *lay;
     const attn_kernels *kernels;
     int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
     float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
-    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
-    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
+    key_tile keys;    /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];   /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2];  /* total is dK and dV, before scale, from key total_from on. */
+    float *matrix[2]; /* The naive path has P and dS of a head here. */
     int64_t total_from;
     float *ones;
     float *packed_o;
@@ -9282,17 +9268,102 @@ typedef struct desk {
     sequence seq;
     /* kv_head is that of the keys, and head that of the rows in the panel. */
     int64_t kv_head, head;
-    int finite; /* Nonzero means that all results so far are finite. */
-    char *slot;
-    int row_tiles; /* row_tiles counts those in use. */
+    int finite;     /* Nonzero means that all results so far are finite. */
+    int row_tiles;  /* row_tiles counts those in use. */
+    char *row_tile; /* The row tiles of the panel begin here. */
+    tile blank;     /* blank is a row tile without rows: what all of them share. */
     row_group group;
 } desk;
-
-#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
 
 static const backward *backward_of(const call *c)
 {
     return (const backward *)(const void *)c;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Memory of a worker
+ * --------------------------------------------------------------------------------------------- */
+
+/* A memory_part is an array of a desk or a grad_tile: where its pointer is in there, and its
+ * size. */
+typedef struct memory_part {
+    size_t pointer;
+    int64_t count;
+    size_t bytes_each;
+} memory_part;
+
+#define PART(owner, member, count)                                                                 \
+    {                                                                                              \
+        offsetof(owner, member), count, sizeof *((owner *)0)->member                               \
+    }
+
+/* lay_parts puts the arrays one after the other behind their owner, sets its pointers, and returns
+ * the bytes of all. Without an owner it only counts them. */
+static int64_t lay_parts(const memory_part *parts, int n, size_t owner_bytes, char *owner)
+{
+    int64_t at = aligned((int64_t)owner_bytes);
+    int i;
+    for (i = 0; i < n; i++) {
+        const int64_t offset = place(&at, parts[i].count, parts[i].bytes_each);
+        char *array = owner ? owner + offset : NULL;
+        if (owner)
+            memcpy(owner + parts[i].pointer, &array, sizeof array);
+    }
+    return at;
+}
+
+OWN_FRAME static int64_t lay_grad_tile(const problem *pr, const layout *lay, const plan *pl,
+                                       grad_tile *row)
+{
+    const int64_t rows = pl->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
+    const memory_part parts[] = {
+        PART(grad_tile, t.lanes, rows),
+        PART(grad_tile, t.qt, times(rows, dim)),
+        PART(grad_tile, dout_t, times(rows, dim_v)),
+        PART(grad_tile, q, times(rows, pl->pitch[KEYS])),
+        PART(grad_tile, dout, times(rows, pl->pitch[VALUES])),
+        PART(grad_tile, dq, lay->dq_floats),
+        PART(grad_tile, dq_total, lay->dq_floats),
+        PART(grad_tile, lse2, rows),
+        PART(grad_tile, delta, rows),
+        PART(grad_tile, sum, rows),
+        PART(grad_tile, sum_total, rows),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof *row, (char *)row);
+}
+
+OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const plan *pl, char *slot)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pl->rows, keys = pl->keys, pairs = lay->pair_floats;
+    const int64_t pitch = pl->pitch[KEYS], pitch_v = pl->pitch[VALUES];
+    const int64_t tiles = pl->impl == ATTN_IMPL_NAIVE ? ceil_div(pr->max_q_len, rows) : 0;
+    const int64_t matrix_floats = times(times(tiles, rows), pr->max_kv_len);
+    const memory_part parts[] = {
+        PART(desk, group.s, lay->group * pairs),
+        PART(desk, group.dp, lay->group * pairs),
+        PART(desk, tanh, p->softcap > 0 ? pairs : 0),
+        PART(desk, natural, p->score ? pairs : 0),
+        PART(desk, x, pairs),
+        PART(desk, blank.lane_values, 3 * rows),
+        PART(desk, blank.lane_keys, 2 * rows),
+        PART(desk, blank.alive, pairs),
+        PART(desk, keys.copy[KEYS], times(keys, pitch)),
+        PART(desk, part[KEYS], times(keys, pitch)),
+        PART(desk, total[KEYS], times(lay->max_keys, pitch)),
+        PART(desk, matrix[KEYS], matrix_floats),
+        PART(desk, keys.copy[VALUES], times(keys, pitch_v)),
+        PART(desk, part[VALUES], times(keys, pitch_v)),
+        PART(desk, total[VALUES], times(lay->max_keys, pitch_v)),
+        PART(desk, matrix[VALUES], matrix_floats),
+        PART(desk, blank.stage, times(rows, max64(p->head_dim, p->head_dim_v))),
+        PART(desk, blank.row_in, rows),
+        PART(desk, blank.row_out, rows),
+        PART(desk, ones, rows),
+        PART(desk, packed_o, times(rows, p->head_dim_v)),
+        PART(desk, row_tile, times(lay->panel, lay->row_tile_bytes)),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof(desk), slot);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -9326,86 +9397,33 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
 }
 
 static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                       layout *lay)
+                       layout *lay, plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const int naive = pl->impl == ATTN_IMPL_NAIVE;
     const attn_sum_axes bias = bias_axes(p, &g->dbias);
     int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
-    lay->rows = p->kernels->rows;
-    lay->keys = asked->tile_keys;
-    for (lay->keys = lay->keys ? lay->keys : 128;
-         !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
-        lay->keys /= 2;
-    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
-    lay->panel = (int)ceil_div(most, lay->rows);
-    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
-    lay->pair_floats = (int64_t)lay->rows * lay->keys;
-    lay->item_rows = lay->panel * lay->rows;
-    lay->item_keys = 4 * lay->keys;
-    divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
-    divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
+    pl->rows = p->kernels->rows;
+    pl->keys = asked->tile_keys ? asked->tile_keys : 128;
+    while (!asked->tile_keys && pl->keys * pl->rows > PAIR_FLOATS && pl->keys > ATTN_BLOCK)
+        pl->keys /= 2;
+    most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, pl->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));
+    lay->pair_floats = (int64_t)pl->rows * pl->keys;
+    lay->dq_floats = whole_lines(times(pl->rows, p->head_dim));
+    lay->item_rows = lay->panel * pl->rows;
+    lay->item_keys = 4 * pl->keys;
+    divide(pr, p->num_heads_q, pr->max_q_len, pl->rows, &lay->item_rows);
+    divide(pr, p->num_heads_kv, pr->max_kv_len, pl->keys, &lay->item_keys);
     lay->max_keys =
         lay->gemms == 5 || naive ? pr->max_kv_len : min64(lay->item_keys, pr->max_kv_len);
     lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
                        (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
-    lay->pitch[KEYS] = pitch_of(p->head_dim);
-    lay->pitch[VALUES] = pitch_of(p->head_dim_v);
-}
-
-static void plan_grad_tile(const problem *pr, layout *lay)
-{
-    const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
-    int64_t at = 0;
-    lay->dq_floats = whole_lines(times(rows, dim));
-    place(&at, 1, sizeof(grad_tile));
-    lay->lanes = place(&at, rows, sizeof(lane));
-    lay->qt = place(&at, times(rows, dim), sizeof(float));
-    lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
-    lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
-    lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
-    lay->dq = place(&at, lay->dq_floats, sizeof(float));
-    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
-    lay->lse2 = place(&at, rows, sizeof(float));
-    lay->delta = place(&at, rows, sizeof(float));
-    lay->sum = place(&at, rows, sizeof(float));
-    lay->sum_total = place(&at, rows, sizeof(float));
-    lay->row_tile_bytes = at;
-}
-
-/* plan_desk returns the bytes of a slot. */
-static int64_t plan_desk(const problem *pr, layout *lay)
-{
-    const attn_params *p = &pr->p;
-    const int64_t rows = lay->rows, pairs = lay->pair_floats;
-    const int64_t dim = max64(p->head_dim, p->head_dim_v);
-    int64_t at = 0;
-    int which;
-    place(&at, 1, sizeof(desk));
-    lay->s = place(&at, lay->group * pairs, sizeof(float));
-    lay->dp = place(&at, lay->group * pairs, sizeof(float));
-    lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
-    lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
-    lay->x = place(&at, pairs, sizeof(float));
-    lay->lane_values = place(&at, 3 * rows, sizeof(float));
-    lay->lane_keys = place(&at, 2 * rows, sizeof(int));
-    lay->alive = place(&at, pairs, sizeof(uint8_t));
-    for (which = KEYS; which <= VALUES; which++) {
-        lay->copy[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->part[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->total[which] = place(&at, times(lay->max_keys, lay->pitch[which]), sizeof(float));
-        lay->matrix[which] = place(&at, lay->matrix_floats, sizeof(float));
-    }
-    lay->key_tile = place(&at, 1, sizeof(key_tile));
-    lay->stage = place(&at, times(rows, dim), sizeof(float));
-    lay->row_in = place(&at, rows, sizeof(const float *));
-    lay->row_out = place(&at, rows, sizeof(float *));
-    lay->ones = place(&at, rows, sizeof(float));
-    lay->packed_o = place(&at, times(rows, p->head_dim_v), sizeof(float));
-    lay->row_tiles = at;
-    return plus(at, times(lay->panel, lay->row_tile_bytes));
+    pl->pitch[KEYS] = pitch_of(p->head_dim);
+    pl->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
 /* all_rows counts the rows of all heads, as state_row numbers them. */
@@ -9427,20 +9445,14 @@ static int64_t most_items(const problem *pr, const layout *lay)
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
-    const int64_t rows = pr->p.kernels->rows;
     memset(pl, 0, sizeof *pl);
     memset(lay, 0, sizeof *lay);
     pl->impl = pr->impl;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
-    plan_sizes(pr, g, asked, lay);
-    plan_grad_tile(pr, lay);
     pl->kernels = pr->p.kernels;
-    pl->rows = lay->rows;
-    pl->keys = lay->keys;
     pl->modified = has_modifier(&pr->p);
-    memcpy(pl->pitch, lay->pitch, sizeof pl->pitch);
-    pl->slot_bytes = plan_desk(pr, lay);
+    plan_sizes(pr, g, asked, lay, pl);
+    lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
+    pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }
@@ -9452,7 +9464,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
 
 static const float *open_rows_of(const desk *w, int which, int64_t j0)
 {
-    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
+    return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
 /* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
@@ -9462,7 +9474,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     const attn_product p = { .to = s,
                              .by = rows,
                              .kv = open_rows_of(w, which, j0),
-                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .stride = (ptrdiff_t)w->pl->pitch[which],
                              .n = n,
                              .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                              .lanes = lanes };
@@ -9474,7 +9486,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
+    const size_t bytes = (size_t)(n * w->pl->rows) * sizeof(float);
     multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
@@ -9492,7 +9504,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         w->x[k] = 1.0f;
     drop_keys(&row->t, w->x, j0, n);
 }
@@ -9500,7 +9512,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 /* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const int count = n * w->lay->rows;
+    const int count = n * w->pl->rows;
     int k;
     multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
@@ -9516,13 +9528,13 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
     int j, r;
-    for (r = 0; r < w->lay->rows; r++)
+    for (r = 0; r < w->pl->rows; r++)
         for (j = 0; j < n && t->lanes[r].used; j++) {
-            const int k = j * w->lay->rows + r;
+            const int k = j * w->pl->rows + r;
             const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
             const float natural = w->natural[k] * LN2;
             if (!is_dead(w->s[k]))
-                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+                w->dp[k] = w->dp[k] * w->g->score_derivative(p->callback_user, &pair, natural);
         }
 }
 
@@ -9537,7 +9549,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
         return lanes;
     lanes = lanes_in_range(t, j0, n);
     all.begin = 0;
-    all.end = w->lay->rows;
+    all.end = w->pl->rows;
     pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
     pair_dp(w, row, j0, n, lanes);
     w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
@@ -9550,7 +9562,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
 static void mark_live(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         if (is_dead(w->dp[k]) && !is_dead(w->s[k]))
             w->dp[k] = 0.0f;
 }
@@ -9560,7 +9572,7 @@ static void mark_live(const desk *w, int n)
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows && w->pr->drop_below; k++) {
+    for (k = 0; k < n * w->pl->rows && w->pr->drop_below; k++) {
         const float scaled = w->s[k] * w->pr->keep_factor;
         w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
     }
@@ -9581,30 +9593,22 @@ static void finish_pairs(const desk *w, int n)
 static desk *open_desk(const call *c, char *slot)
 {
     const backward *back = backward_of(c);
-    const layout *lay = &back->lay;
     desk *w = (desk *)(void *)slot;
-    int r, which;
+    int r;
     memset(w, 0, sizeof *w);
+    lay_desk(&c->pr, &back->lay, &c->pl, slot);
     w->back = back;
-    w->pr = &c->pr;
-    w->lay = lay;
+    w->g = &back->grads.g;
+    w->pr = w->blank.pr = &c->pr;
+    w->pl = w->blank.pl = &c->pl;
+    w->lay = &back->lay;
     w->kernels = c->pl.kernels;
     w->redo = c->pr.p.force_redo;
-    w->slot = slot;
-    w->s = FLOATS(slot, lay->s);
-    w->dp = FLOATS(slot, lay->dp);
-    w->tanh = FLOATS(slot, lay->tanh);
-    w->natural = FLOATS(slot, lay->natural);
-    w->x = FLOATS(slot, lay->x);
-    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
-    for (which = KEYS; which <= VALUES; which++) {
-        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
-        w->part[which] = FLOATS(slot, lay->part[which]);
-        w->total[which] = FLOATS(slot, lay->total[which]);
-    }
-    w->packed_o = FLOATS(slot, lay->packed_o);
-    w->ones = FLOATS(slot, lay->ones);
-    for (r = 0; r < lay->rows; r++)
+    w->s = w->group.s;
+    w->dp = w->group.dp;
+    w->blank.keys = &w->keys;
+    w->blank.x_tile = w->x;
+    for (r = 0; r < w->pl->rows; r++)
         w->ones[r] = 1.0f;
     return w;
 }
@@ -9612,40 +9616,18 @@ static desk *open_desk(const call *c, char *slot)
 /* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
-    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+    return (grad_tile *)(void *)(w->row_tile + g * w->lay->row_tile_bytes);
 }
 
 /* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
-    const layout *lay = w->lay;
     grad_tile *row = grad_tile_at(w, g);
-    char *own = (char *)row, *slot = w->slot;
-    tile *t = &row->t;
-    memset(row, 0, sizeof *row);
-    row->dout_t = FLOATS(own, lay->dout_t);
-    row->q = FLOATS(own, lay->q);
-    row->dout = FLOATS(own, lay->dout);
-    row->dq = FLOATS(own, lay->dq);
-    row->dq_total = FLOATS(own, lay->dq_total);
-    row->lse2 = FLOATS(own, lay->lse2);
-    row->delta = FLOATS(own, lay->delta);
-    row->sum = FLOATS(own, lay->sum);
-    row->sum_total = FLOATS(own, lay->sum_total);
-    t->pr = w->pr;
-    t->pl = &w->back->c.pl;
-    t->s = w->seq;
-    t->kv_head = w->kv_head;
-    t->lanes = (lane *)(void *)(own + lay->lanes);
-    t->qt = FLOATS(own, lay->qt);
-    t->stage = FLOATS(slot, lay->stage);
-    t->row_in = (const float **)(void *)(slot + lay->row_in);
-    t->row_out = (float **)(void *)(slot + lay->row_out);
-    t->keys = w->keys;
-    t->x_tile = w->x;
-    t->lane_values = FLOATS(slot, lay->lane_values);
-    t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
-    t->alive = (uint8_t *)(slot + lay->alive);
+    row->t = w->blank;
+    row->t.s = w->seq;
+    row->t.kv_head = w->kv_head;
+    row->entered = 0;
+    lay_grad_tile(w->pr, w->lay, w->pl, row);
     return row;
 }
 
@@ -9679,23 +9661,18 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
-    const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
+    const int64_t pitch = w->pl->pitch[KEYS], pitch_v = w->pl->pitch[VALUES];
     grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
-    row_choice choice;
+    const row_choice choice = { .head0 = w->head, .heads = 1, .first = first, .count = end };
     int r;
-    choice.head0 = w->head;
-    choice.heads = 1;
-    choice.first = first;
-    choice.count = end;
-    choice.list = NULL;
     set_rows(t, &choice);
     for (r = 0; r < t->pl->rows; r++) {
         float *to = row->q + r * pitch;
         memcpy(to, t->row_in[r], (size_t)p->head_dim * sizeof *to);
         memset(to + p->head_dim, 0, (size_t)(pitch - p->head_dim) * sizeof *to);
     }
-    load_rows(t, &w->back->g.dout, row->dout, pitch_v, p->head_dim_v);
+    load_rows(t, &w->g->dout, row->dout, pitch_v, p->head_dim_v);
     turn_rows(t, row->dout_t, row->dout, pitch_v, p->head_dim_v);
     return row;
 }
@@ -9722,15 +9699,15 @@ static void clear(float *x, int64_t n)
  * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
-    for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
+    for (w->row_tiles = 0; i0 < i1; i0 += w->pl->rows) {
         grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
             clear(row->dq, w->lay->dq_floats);
             clear(row->dq_total, w->lay->dq_floats);
         }
-        clear(row->sum, whole_lines(w->lay->rows));
-        clear(row->sum_total, whole_lines(w->lay->rows));
+        clear(row->sum, whole_lines(w->pl->rows));
+        clear(row->sum_total, whole_lines(w->pl->rows));
     }
 }
 
@@ -9761,7 +9738,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         for (j = 0; j < n; j++) {
             const int64_t distance = t->lanes[r].pos - (j0 + j);
             const float x = (float)(distance < 0 ? -distance : distance);
-            float *ds = &w->dp[j * w->lay->rows + r];
+            float *ds = &w->dp[j * w->pl->rows + r];
             *ds = is_dead(*ds) ? *ds : -x * *ds;
         }
 }
@@ -9774,19 +9751,19 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     for (r = lanes.begin; r < lanes.end; r++) {
         float *to = element_of(w, t->lanes[r].i, j0);
         for (j = 0; j < n; j++, to += step)
-            *to = *to + w->dp[j * w->lay->rows + r];
+            *to = *to + w->dp[j * w->pl->rows + r];
     }
 }
 
 /* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
-    float *sums = w->part[KEYS] + (j0 - w->keys->j0);
+    float *sums = w->part[KEYS] + (j0 - w->keys.j0);
     int j, r;
     for (j = 0; j < n; j++) {
         float sum = sums[j];
         for (r = lanes.begin; r < lanes.end; r++)
-            sum = sum + w->dp[j * w->lay->rows + r];
+            sum = sum + w->dp[j * w->pl->rows + r];
         sums[j] = sum;
     }
 }
@@ -9796,7 +9773,7 @@ static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
     int j, r;
-    for (j = 0; j < n; j++, ds += w->lay->rows)
+    for (j = 0; j < n; j++, ds += w->pl->rows)
         for (r = lanes.begin; r < lanes.end; r++)
             row->sum[r] = row->sum[r] + ds[r];
 }
@@ -9833,7 +9810,7 @@ static void write_row_sums(const desk *w)
         return;
     for (g = 0; g < w->row_tiles; g++) {
         const grad_tile *row = grad_tile_at(w, g);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++) {
             float *to = w->axes->kept[ATTN_AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
             *to = *to + row->sum_total[r];
         }
@@ -9862,18 +9839,27 @@ static void store_elements(const attn_sum_axes *a, const int64_t from[4], const 
 
 /* src/backward/sweep.c - the sweep: all keys of a range pass by the panel, tile by tile. */
 
+/* add_to_dq adds to dQ of a row tile what the open keys j0 to j0+n-1 have for it. */
+static void add_to_dq(const desk *w, float *to, int64_t j0, int n, attn_lanes lanes)
+{
+    const attn_product dq = { .to = to,
+                              .by = w->dp,
+                              .kv = open_rows_of(w, KEYS, j0),
+                              .stride = (ptrdiff_t)w->pl->pitch[KEYS],
+                              .n = n,
+                              .dim = w->pr->p.head_dim,
+                              .lanes = lanes };
+    if (w->redo)
+        w->kernels->pv_select(&dq);
+    else
+        w->kernels->pv(&dq);
+}
+
 /* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
  * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    const attn_product dq = { .to = row->dq,
-                              .by = w->dp,
-                              .kv = open_rows_of(w, KEYS, j0),
-                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
-                              .n = n,
-                              .dim = w->pr->p.head_dim,
-                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -9882,17 +9868,15 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     if (!(w->want & (WANT_DQ | WANT_KEYS)))
         return lanes;
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(&dq);
-    else if (w->want & WANT_DQ)
-        w->kernels->pv(&dq);
+    if (w->want & WANT_DQ)
+        add_to_dq(w, row->dq, j0, n, lanes);
     return lanes;
 }
 
 /* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     int k;
     for (k = 0; k < begin * rows; k++)
         x[k] = ATTN_DEAD;
@@ -9905,17 +9889,17 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
-    const int64_t j0 = w->keys->j0;
+    const int64_t j0 = w->keys.j0;
     const int from = (int)min64(n, max64(0, row->t.lo - j0));
     const int to = (int)min64(n, max64(0, row->t.hi - j0));
     const int64_t at = g->count * w->lay->pair_floats;
-    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    float *s = g->s + at, *dp = g->dp + at;
     attn_lanes lanes;
     attn_term term;
     if (from >= to)
         return;
-    w->s = s + from * w->lay->rows;
-    w->dp = dp + from * w->lay->rows;
+    w->s = s + from * w->pl->rows;
+    w->dp = dp + from * w->pl->rows;
     lanes = add_pairs(w, row, j0 + from, to - from);
     if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
         return;
@@ -9932,16 +9916,16 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has, terms of dK or dV, enters that of the open keys. */
-static void add_terms(const desk *w, int which, const attn_term *term, int n)
+/* add_terms adds `count` terms to dK or dV of n keys. */
+static void add_terms(const desk *w, int which, float *to, const attn_term *term, int count, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
-    const attn_outer f = { .to = w->part[which],
+    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
+    const attn_outer f = { .to = to,
                            .stride = pitch,
                            .n = n,
                            .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                            .term = term,
-                           .count = w->group.count,
+                           .count = count,
                            .b_stride = pitch };
     if (w->redo)
         w->kernels->outer_select(&f);
@@ -9953,9 +9937,9 @@ static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
     if (g->count && (w->want & WANT_DK))
-        add_terms(w, KEYS, g->dk, n);
+        add_terms(w, KEYS, w->part[KEYS], g->dk, g->count, n);
     if (g->count && (w->want & WANT_DV))
-        add_terms(w, VALUES, g->dv, n);
+        add_terms(w, VALUES, w->part[VALUES], g->dv, g->count, n);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
@@ -9984,7 +9968,7 @@ static void end_chunk_of_keys(const desk *w)
         if (row->entered && (w->want & WANT_DQ))
             flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+            flush(row->sum_total, row->sum, whole_lines(w->pl->rows));
         row->entered = 0;
     }
 }
@@ -9996,7 +9980,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
     int i = 0, last, which;
     load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
-        clear(w->part[which], n * w->lay->pitch[which]);
+        clear(w->part[which], n * w->pl->pitch[which]);
     while (i < w->row_tiles) {
         w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
@@ -10004,8 +9988,8 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
-        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
-              n * w->lay->pitch[which]);
+        flush(w->total[which] + (j0 - w->total_from) * w->pl->pitch[which], w->part[which],
+              n * w->pl->pitch[which]);
     if (w->want & WANT_SUMS)
         write_key_sums(w, j0, n);
 }
@@ -10014,15 +9998,15 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
-    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
-    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+    w->finite &= w->kernels->finite(row->dq_total, w->pl->rows * p->head_dim);
+    write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
 /* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
  * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
-    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    const int64_t base = w->seq.key_base, keys = w->pl->keys;
     int64_t j = to, hi = from, end;
     int g;
     open_panel(w, i0, i1);
@@ -10057,7 +10041,7 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
         w->kv_head = head / w->pr->group;
         for (i = i0; i < i1; i = end) {
             const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
-            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->pl->rows);
             sweep_panel(w, i, end, from, to);
         }
     }
@@ -10099,18 +10083,18 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
-    const attn_gradients *g = &w->back->g;
+    const attn_gradients *g = w->g;
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
-        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->lay->pitch[which]);
+        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->pl->pitch[which]);
     for (j = from; j < to; j++) {
         if (w->want & WANT_DK)
-            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->lay->pitch[KEYS],
+            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->pl->pitch[KEYS],
                       p->scale, j);
         if (w->want & WANT_DV)
             write_row(w, &g->dv, p->head_dim_v,
-                      w->total[VALUES] + (j - from) * w->lay->pitch[VALUES], 1.0f, j);
+                      w->total[VALUES] + (j - from) * w->pl->pitch[VALUES], 1.0f, j);
     }
 }
 
@@ -10130,12 +10114,12 @@ static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
-    w->axes = &w->back->bias;
+    w->axes = &w->back->grads.bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
         for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
-            clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+            clear(w->total[which], (a->to - a->from) * w->pl->pitch[which]);
         if (want & WANT_BIAS)
             store_bias(w, a, 1);
         sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
@@ -10153,21 +10137,27 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
+/* all_of gives all rows and keys of the open sequence, and these heads. */
+static region all_of(const desk *w, int64_t head0, int64_t heads)
+{
+    const region a = { .head0 = head0,
+                       .head1 = head0 + heads,
+                       .i0 = w->seq.row_from,
+                       .i1 = w->seq.row_to,
+                       .from = w->seq.key_from,
+                       .to = w->seq.key_to,
+                       .bias_end = INT64_MAX };
+    return a;
+}
+
 /* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
-    const int64_t kv_head = index % pr->p.num_heads_kv;
     desk *w = open_desk(c, slot);
     region a;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    a.bias_end = INT64_MAX;
+    a = all_of(w, index % pr->p.num_heads_kv * pr->group, pr->group);
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
@@ -10182,14 +10172,11 @@ static void rows_item(const call *c, char *slot, int64_t index)
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_q);
-    a.head0 = index % pr->p.num_heads_q;
-    a.head1 = a.head0 + 1;
-    a.i0 = w->seq.row_from + at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
+    a = all_of(w, index % pr->p.num_heads_q, 1);
+    a.i0 += at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, a.i1);
     a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    take_part(w, WANT_DQ | beside(w->lay), &a);
+    take_part(w, WANT_DQ | beside(lay), &a);
 }
 
 /* keys_item takes dK and dV of some keys of a head, in four products. */
@@ -10199,21 +10186,16 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
-    int64_t kv_head;
     desk *w = open_desk(c, slot);
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    kv_head = index % pr->p.num_heads_kv;
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from + at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
-    w->kv_head = kv_head;
+    w->kv_head = index % pr->p.num_heads_kv;
+    a = all_of(w, w->kv_head * pr->group, pr->group);
+    a.from += at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, a.to);
     if (a.from < a.to)
-        take_part(w, w->lay->want & WANT_KEYS, &a);
+        take_part(w, lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
@@ -10225,13 +10207,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->g.dlse.data;
+    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
     const float sink = sink_of(p, l->head);
     float x;
     back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
     back->delta[at] = row->delta[r];
     if (dlse)
-        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
+        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
     x = sink * LOG2E_HI;
     x = x - back->lse2[at];
     x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
@@ -10250,12 +10232,12 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w->seq = sequence_of(p, index / p->num_heads_q);
     w->head = index % p->num_heads_q;
     w->kv_head = w->head / c->pr.group;
-    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->pl->rows) {
         grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
         w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++)
             row_statistics(w, row, r);
     }
 }
@@ -10279,7 +10261,7 @@ static void sinks_item(const call *c, char *slot, int64_t head)
             total = total + chunk;
         }
     }
-    back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
+    back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
 /* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
@@ -10335,12 +10317,12 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 
 static void bias_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->grads.bias);
 }
 
 static void slopes_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->grads.slopes);
 }
 
 /* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
@@ -10357,11 +10339,11 @@ typedef struct textbook_rows {
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
 {
-    const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
+    const int64_t at = tile_index * w->pl->rows * w->seq.kv_len;
     textbook_rows n;
-    n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
-    n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
-    n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
+    n.row = pack_rows(w, 0, tile_index * w->pl->rows, w->seq.q_len);
+    n.p = w->matrix[KEYS] + at;
+    n.ds = w->matrix[VALUES] + at;
     w->row_tiles = 1;
     return n;
 }
@@ -10370,14 +10352,14 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
  * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     tile *t = &n->row->t;
     const int visible = tile_class(t, j0, count);
     int k;
     load_keys(w, j0, count);
     if (visible != ATTN_TILE_EMPTY)
         pair_logits(w, t, j0, count, visible, all);
-    for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
+    for (k = 0; k < count * w->pl->rows && visible == ATTN_TILE_EMPTY; k++)
         w->s[k] = NEG_INF;
     return visible != ATTN_TILE_EMPTY;
 }
@@ -10387,32 +10369,32 @@ static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
     int64_t j;
-    for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
-        pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
+    for (j = 0; j < w->seq.kv_len; j += w->pl->keys)
+        pass(w, n, j, (int)min64(w->pl->keys, w->seq.kv_len - j));
 }
 
 /* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
-    memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->p + j0 * w->pl->rows, w->s, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+    w->kernels->maximum(n->p + j0 * w->pl->rows, count, n->row->sum);
 }
 
 static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
+    w->kernels->exp_sum(n->p + j0 * w->pl->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
 /* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
  * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
     int64_t j;
@@ -10441,10 +10423,10 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
  * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     load_keys(w, j0, count);
     pair_dp(w, n->row, j0, count, all);
-    memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->ds + j0 * w->pl->rows, w->dp, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 /* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
@@ -10452,9 +10434,9 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
-    const float *dlse = (const float *)back->g.dlse.data;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
     int64_t j;
     int r;
     for (r = 0; r < rows; r++) {
@@ -10466,7 +10448,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
             sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
         }
         if (dlse && at->used)
-            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+            sum = sum - dlse[ROW_AT(back->grads.g.dlse, &t->s, at->head, t->s.q_row + at->i)];
         n->row->delta[r] = sum;
         for (j = 0; j < count; j++) {
             const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
@@ -10479,28 +10461,18 @@ static void textbook_ds(desk *w, const textbook_rows *n)
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
-    for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
-        float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
+    for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
+        float *to = &w->g->dsinks[n->row->t.lanes[r].head];
         const float x = n->row->lse2[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }
 }
 
-static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
-                         int64_t j0, int count)
+static void add_elements(desk *w, const tile *t, const attn_sum_axes *a, int64_t j0, int count)
 {
-    const int rows = w->lay->rows;
-    int j, r;
     w->axes = a;
-    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
-        for (j = 0; j < count; j++) {
-            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
-            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
-            const float length = (float)(distance < 0 ? -distance : distance);
-            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
-            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
-        }
+    add_to_elements(w, t, j0, count, t->span);
 }
 
 /* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
@@ -10508,16 +10480,24 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    float *ds = n->ds + j0 * w->lay->rows;
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    const attn_gradient_call *grads = &w->back->grads;
+    const tile *t = &n->row->t;
+    float *ds = n->ds + j0 * w->pl->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, ds, bytes);
     if (p->score)
-        pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+        pass_score(w, t, j0, count);
+    if (grads->bias.data)
+        add_elements(w, t, &grads->bias, j0, count);
+    if (grads->slopes.data) {
+        memcpy(ds, w->dp, bytes);
+        take_distances(w, t, j0, count, t->span);
+        add_elements(w, t, &grads->slopes, j0, count);
+        memcpy(w->dp, ds, bytes);
+    }
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -10527,49 +10507,25 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
  * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
-    const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_lanes all = { 0, w->pl->rows };
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_product dq = { .to = n->row->dq_total,
-                              .by = w->dp,
-                              .kv = w->keys->copy[KEYS],
-                              .stride = pitch,
-                              .n = count,
-                              .dim = p->head_dim,
-                              .lanes = all };
-    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
-                                 .stride = pitch,
-                                 .n = count,
-                                 .columns = p->head_dim,
-                                 .term = &dk,
-                                 .count = 1,
-                                 .b_stride = pitch };
-    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
-                                 .stride = pitch_v,
-                                 .n = count,
-                                 .columns = p->head_dim_v,
-                                 .term = &dv,
-                                 .count = 1,
-                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
-    memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
+    memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(&dq);
-    w->kernels->outer_select(&dk_rows);
-    w->kernels->outer_select(&dv_rows);
+    add_to_dq(w, n->row->dq_total, j0, count, all);
+    add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
+    add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);
 }
 
 static void textbook_head(desk *w)
 {
-    const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
+    const int64_t tiles = ceil_div(w->seq.q_len, w->pl->rows);
     int64_t i;
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
@@ -10583,7 +10539,7 @@ static void textbook_head(desk *w)
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
         each_keys(w, &n, textbook_modifiers);
-        clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
+        clear(n.row->dq_total, w->pl->rows * w->pr->p.head_dim);
         each_keys(w, &n, textbook_products);
         if (w->want & WANT_DQ)
             write_dq(w, n.row);
@@ -10596,7 +10552,7 @@ static void textbook_group(desk *w)
     int64_t head;
     int which;
     for (which = KEYS; which <= VALUES; which++)
-        clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
+        clear(w->total[which], w->seq.kv_len * w->pl->pitch[which]);
     for (head = 0; head < w->pr->group; head++) {
         w->head = w->kv_head * w->pr->group + head;
         textbook_head(w);
@@ -10604,88 +10560,82 @@ static void textbook_group(desk *w)
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk *open_textbook_desk(const call *c, char *slot)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
     desk *w = open_desk(c, slot);
     w->want = w->lay->want;
-    return w;
-}
-
-static void textbook_item(const call *c, char *slot, int64_t index)
-{
-    desk *w = open_textbook_desk(c, slot);
+    w->redo = 1; /* It always selects. */
     w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
     w->kv_head = index % c->pr.p.num_heads_kv;
     textbook_group(w);
+}
+
+static void store_both_sums(const attn_gradient_call *grads, int first)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    if (grads->bias.data)
+        store_elements(&grads->bias, from, grads->bias.count, first);
+    if (grads->slopes.data)
+        store_elements(&grads->slopes, from, grads->slopes.count, first);
 }
 
 /* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
  * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
-    static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
-    const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
-    if (bias->data)
-        store_elements(bias, from, bias->count, 1);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 1);
-    if (back->g.dsinks)
-        clear(back->g.dsinks, p->num_heads_q);
+    const attn_gradient_call *grads = &backward_of(c)->grads;
+    store_both_sums(grads, 1);
+    if (grads->g.dsinks)
+        clear(grads->g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
-    if (bias->data)
-        store_elements(bias, from, bias->count, 0);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 0);
+    store_both_sums(grads, 0);
 }
 
 /* src/backward/backward.c - attn_backward: the lists of a call, and the public functions. */
 
 typedef struct grad_list {
-    int active;
     int64_t items;
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* take_list gives list number i of a call, and returns 0 after the last. */
-OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
+/* list_of gives list number i of a call; behind the last one, item is NULL. */
+OWN_FRAME static grad_list list_of(const backward *back, int i)
 {
     const problem *pr = &back->c.pr;
     const attn_params *p = &pr->p;
     const layout *lay = &back->lay;
-    const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
-    const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
+    const int naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
+    const int want = naive ? 0 : lay->want, bias = (want & WANT_BIAS) && !lay->bias_beside;
+    const int by_rows = !five && (want & WANT_DQ), by_keys = !five && (want & WANT_KEYS);
+    const int shared = (lay->want & (WANT_SUMS | WANT_SINKS)) != 0;
+    const int64_t heads = p->batch * p->num_heads_kv;
     const grad_list lists[] = {
-        { naive && !one, heads, textbook_item },
-        { naive && one, 1, textbook_sums_item },
-        { !naive, p->batch * p->num_heads_q, statistics_item },
-        { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
-        { !naive && !five && (want & WANT_DQ),
-          items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
-        { !naive && !five && (want & WANT_KEYS),
-          items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
-        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &back->bias),
-          bias_item },
-        { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
-        { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
+        { naive && !shared ? heads : 0, textbook_item },
+        { naive && shared ? 1 : 0, textbook_sums_item },
+        { naive ? 0 : p->batch * p->num_heads_q, statistics_item },
+        { five && (want & (WANT_DQ | WANT_KEYS)) ? heads : 0, head_item },
+        { by_rows ? items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows) : 0, rows_item },
+        { by_keys ? items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys) : 0, keys_item },
+        { bias ? sum_items(lay, &back->grads.bias) : 0, bias_item },
+        { want & WANT_SLOPES ? sum_items(lay, &back->grads.slopes) : 0, slopes_item },
+        { want & WANT_SINKS ? p->num_heads_q : 0, sinks_item },
+        { 0, NULL },
     };
-    if (i == COUNT_OF(lists))
-        return 0;
-    *list = lists[i];
-    return 1;
+    return lists[i];
 }
 
-/* run_backward runs the lists one after the other. */
+/* run_backward runs the lists one after the other; empty ones cost nothing. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
-    grad_list list;
+    grad_list list = list_of(back, 0);
     int i;
-    for (i = 0; !status && take_list(back, i, &list); i++)
-        if (list.active)
-            status = run_items(&back->c, list.items, list.item);
+    for (i = 1; list.item && !status; i++) {
+        status = run_items(&back->c, list.items, list.item);
+        list = list_of(back, i);
+    }
     return status;
 }
 
@@ -10757,14 +10707,20 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-/* describe_backend changes *info if a backend takes the call. */
-OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
-                                              attn_backward_info *info, text *why)
+/* A checked_call is a call of attn_backward that has passed its checks, and how it would run. */
+typedef struct checked_call {
+    problem pr;
+    attn_gradient_call grads;
+    attn_backward_info info;
+} checked_call;
+
+/* describe_backend changes the info if a backend takes the call. */
+static attn_status describe_backend(checked_call *c, text *why)
 {
-    const attn_backend *backend = pr->p.backend;
-    const attn_gradient_call made = gradient_call(&pr->p, g);
+    const attn_backend *backend = c->pr.p.backend;
+    attn_backward_info *info = &c->info;
     text reason = text_in(info->reasons, sizeof info->reasons);
-    const int answer = ask_gradients(pr, &made, &reason);
+    const int answer = ask_gradients(&c->pr, &c->grads, &reason);
     info->backend_name = answer > 0 ? backend->name : answer ? "none" : "cpu";
     if (answer < 0)
         return bad(why, ATTN_ERR_UNSUPPORTED, info->reasons);
@@ -10775,47 +10731,33 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
     info->tile_rows = info->tile_keys = 0;
     info->workers = 1;
     info->workspace_bytes_per_worker = 0;
-    return backend->gradients_size(backend, pr, &made, &info->workspace_bytes)
+    return backend->gradients_size(backend, &c->pr, &c->grads, &info->workspace_bytes)
                ? bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace")
                : ATTN_OK;
 }
 
-/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
-OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
-                                 size_t bytes, attn_status *status)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(checked_call *c)
 {
-    char sentence[200];
-    text why = text_in(sentence, sizeof sentence);
-    attn_gradients resolved;
-    attn_gradient_call made;
-    problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
-    made = gradient_call(&pr.p, &resolved);
-    if (ask_gradients(&pr, &made, &why) > 0) {
-        *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
-        return 1;
-    }
-    if (p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, sentence);
-    return 0;
+    c->grads = gradient_call(&c->pr.p, &c->grads.g);
 }
 
-/* describe fills in all of *info but flops, of which it has those of a pair. */
-OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                               attn_backward_info *info)
+/* describe says how the CPU would run the call; flops are those of a pair. */
+OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
+    attn_backward_info *info = &c->info;
     layout lay;
     plan pl;
-    plan_backward(pr, g, asked, &lay, &pl);
+    plan_backward(&c->pr, &c->grads.g, asked, &lay, &pl);
     info->impl = pl.impl;
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
+    info->tile_rows = pl.rows;
+    info->tile_keys = pl.keys;
     info->workers = pl.workers;
     info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
     info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
-    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+    info->flops = 2.0 * (double)(3 * c->pr.p.head_dim + 2 * c->pr.p.head_dim_v);
 }
 
 /* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
@@ -10826,68 +10768,54 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     if (most >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
     least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
-    if (have >= least)
-        return ATTN_OK;
-    put(why, "workspace_bytes (");
-    put_int(why, have);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
+    return have >= least ? ATTN_OK : too_small(why, have, least, "attn_backward_workspace_size");
 }
 
 /* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
  * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
-                                            int need_data, int64_t have, attn_backward_info *info,
-                                            text *why)
+                                            int need_data, int64_t have, checked_call *c, text *why)
 {
-    attn_gradients resolved;
-    problem pr;
-    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    attn_status status = validate_backward(p, g, need_data, &c->pr, &c->grads.g, why);
+    memset(&c->info, 0, sizeof c->info);
+    c->info.kernels_name = c->info.backend_name = "none";
     if (status)
         return status;
-    describe(&pr, &resolved, p, info);
-    status = describe_backend(&pr, &resolved, info, why);
-    return status ? status : check_backward_room(info, have, why);
+    add_axes(c);
+    describe(c, p);
+    status = describe_backend(c, why);
+    return status ? status : check_backward_room(&c->info, have, why);
 }
 
 static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
-                             size_t bytes, text *why)
+                             size_t bytes, checked_call *c, text *why)
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    attn_backward_info info;
-    return check_backward(p, g, 1, have, &info, why);
+    return check_backward(p, g, 1, have, c, why);
 }
 
-ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
-                                         const void *workspace, size_t workspace_bytes,
-                                         char *buffer, size_t buffer_bytes)
+OWN_FRAME ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                                   const void *workspace, size_t workspace_bytes,
+                                                   char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    checked_call c;
+    return verdict(check_run(p, g, workspace, workspace_bytes, &c, &why), buffer, &why);
 }
 
-/* open_backward sets up a call that has passed its checks, in its workspace. */
-OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
-                                         void *workspace, size_t bytes)
+/* open_backward sets up the call in its workspace. */
+static backward *open_backward(const checked_call *c, const attn_params *asked, void *workspace,
+                               size_t bytes)
 {
-    text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
+    backward *back = (backward *)(void *)align_memory(workspace);
+    char *base = (char *)back + aligned((int64_t)sizeof *back);
     float **arrays[3];
-    backward *back;
     int i;
-    base = align_memory(base);
-    back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
-    back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
-    back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
-    plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
+    back->c.pr = c->pr;
+    back->grads = c->grads;
+    plan_backward(&c->pr, &c->grads.g, asked, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, bytes);
-    base += aligned((int64_t)sizeof *back);
     arrays[0] = &back->lse2;
     arrays[1] = &back->delta;
     arrays[2] = &back->sink_terms;
@@ -10897,59 +10825,57 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     return back;
 }
 
-static attn_status backward_cpu(const attn_params *p, const attn_gradients *g, void *workspace,
-                                size_t bytes)
+/* start_backward checks a call. Then a backend runs it, or *opened becomes the call in its
+ * workspace. */
+OWN_FRAME static attn_status start_backward(const attn_params *p, const attn_gradients *g,
+                                            void *workspace, size_t bytes, backward **opened)
 {
-    backward *back = open_backward(p, g, workspace, bytes);
-    return back->c.slot_count ? run_backward(back) : ATTN_ERR_WORKSPACE;
+    text why = text_in(NULL, 0);
+    checked_call c;
+    const attn_status status = check_run(p, g, workspace, bytes, &c, &why);
+    *opened = NULL;
+    if (status)
+        return status;
+    if (p->backend && !c.info.reasons[0]) /* It does not refuse. */
+        return p->backend->run_gradients(p->backend, &c.pr, &c.grads, workspace, bytes);
+    if (p->backend && p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, c.info.reasons);
+    *opened = open_backward(&c, p, workspace, bytes);
+    return ATTN_OK;
 }
 
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes)
 {
-    text why = text_in(NULL, 0);
-    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
-        return status;
-    return backward_cpu(p, g, workspace, workspace_bytes);
+    backward *back;
+    const attn_status status = start_backward(p, g, workspace, workspace_bytes, &back);
+    return status || !back ? status : run_backward(back);
 }
 
-OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
-{
-    text none = text_in(NULL, 0);
-    problem pr;
-    const attn_status status = validate(p, &pr, 0, &none);
-    *pairs = status ? 0 : visible_pairs(&pr.p);
-    return status;
-}
-
-ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
-                                           attn_backward_info *info)
+OWN_FRAME ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                                     attn_backward_info *info)
 {
     text why = text_in(NULL, 0);
-    double pairs = 0;
+    checked_call c;
     attn_status status;
     if (!info)
         return ATTN_ERR_ARG;
-    memset(info, 0, sizeof *info);
-    info->kernels_name = info->backend_name = "none";
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
-    if (!status)
-        status = count_pairs(p, &pairs);
-    info->flops *= pairs;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *info = c.info;
+    info->flops *= status ? 0 : visible_pairs(&c.pr.p);
     return status;
 }
 
-ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
-                                                  size_t *bytes)
+OWN_FRAME ATTN_API attn_status attn_backward_workspace_size(const attn_params *p,
+                                                            const attn_gradients *g, size_t *bytes)
 {
     text why = text_in(NULL, 0);
-    attn_backward_info info;
+    checked_call c;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
-    *bytes = status ? 0 : info.workspace_bytes;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *bytes = status ? 0 : c.info.workspace_bytes;
     return status;
 }
 
@@ -12988,7 +12914,7 @@ static void backward_call(dilated_slot *w)
         prepare_mean(w);
     ask_gradients_of(w);
     if (!w->status)
-        w->status = backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     if (g->dq.data)
         each_row(w, add_dq);
     for (which = GRAD_K; which < GRADS; which++)
@@ -13046,7 +12972,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
     w->g.dsinks = g->dsinks;
-    return backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
+    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }
 
 OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,

@@ -1882,16 +1882,13 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows and keys of the longest sequence that may come. */
-static void longest(const attn_params *p, int64_t *rows, int64_t *keys)
+/* longest counts the rows or keys of the longest sequence that may come. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
 {
-    int64_t b;
-    *rows = p->cu_seqlens_q ? 0 : p->seq_len_q;
-    *keys = p->cu_seqlens_kv ? 0 : p->seq_len_kv;
-    for (b = 0; p->cu_seqlens_q && b < p->batch; b++)
-        *rows = max64(*rows, (int64_t)p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b]);
-    for (b = 0; p->cu_seqlens_kv && b < p->batch; b++)
-        *keys = max64(*keys, (int64_t)p->cu_seqlens_kv[b + 1] - p->cu_seqlens_kv[b]);
+    int64_t b, most = cu_seqlens ? 0 : seq_len;
+    for (b = 0; cu_seqlens && b < batch; b++)
+        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
+    return most;
 }
 
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
@@ -1912,15 +1909,15 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
-    attn_sum_axes a;
-    a.data = d->data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    longest(p, &a.count[ATTN_AXIS_ROW], &a.count[ATTN_AXIS_KEY]);
-    a.kept[ATTN_AXIS_BATCH] = p->bias.stride_batch != 0 || p->batch == 1;
-    a.kept[ATTN_AXIS_HEAD] = p->bias.stride_head != 0 || p->num_heads_q == 1;
-    a.kept[ATTN_AXIS_ROW] = p->bias.stride_q != 0 || a.count[ATTN_AXIS_ROW] == 1;
-    a.kept[ATTN_AXIS_KEY] = p->bias.stride_kv != 0 || a.count[ATTN_AXIS_KEY] == 1;
+    const ptrdiff_t of_bias[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                   p->bias.stride_kv };
+    attn_sum_axes a = { .data = d->data,
+                        .count = { p->batch, p->num_heads_q,
+                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] == 1;
     pack_axes(&a, given);
     return a;
 }
@@ -1934,14 +1931,9 @@ static int keeps_all(const attn_sum_axes *a)
 static attn_sum_axes slope_axes(const attn_params *p, float *data)
 {
     const ptrdiff_t given[4] = { 0, 0, 0, 0 };
-    attn_sum_axes a;
-    a.data = data;
-    a.count[ATTN_AXIS_BATCH] = p->batch;
-    a.count[ATTN_AXIS_HEAD] = p->num_heads_q;
-    a.count[ATTN_AXIS_ROW] = a.count[ATTN_AXIS_KEY] = 1;
-    a.kept[ATTN_AXIS_BATCH] = p->alibi_stride != 0;
-    a.kept[ATTN_AXIS_HEAD] = 1;
-    a.kept[ATTN_AXIS_ROW] = a.kept[ATTN_AXIS_KEY] = 0;
+    attn_sum_axes a = { .data = data,
+                        .count = { p->batch, p->num_heads_q, 1, 1 },
+                        .kept = { p->alibi_stride != 0, 1, 0, 0 } };
     pack_axes(&a, given);
     return a;
 }
@@ -1971,9 +1963,8 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)
-        status =
-            check_extent("dbias", sizeof(float), a.count[ATTN_AXIS_BATCH], a.count[ATTN_AXIS_HEAD],
-                         a.count[ATTN_AXIS_ROW], a.count[ATTN_AXIS_KEY], a.stride, why);
+        status = check_extent("dbias", sizeof(float), a.count[0], a.count[1], a.count[2],
+                              a.count[3], a.stride, why);
     return status;
 }
 

@@ -7,48 +7,46 @@
 #include "naive.c"
 
 typedef struct grad_list {
-    int active;
     int64_t items;
     void (*item)(const call *c, char *slot, int64_t index);
 } grad_list;
 
-/* take_list gives list number i of a call, and returns 0 after the last. */
-OWN_FRAME static int take_list(const backward *back, int i, grad_list *list)
+/* list_of gives list number i of a call; behind the last one, item is NULL. */
+OWN_FRAME static grad_list list_of(const backward *back, int i)
 {
     const problem *pr = &back->c.pr;
     const attn_params *p = &pr->p;
     const layout *lay = &back->lay;
-    const int want = lay->want, naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
-    const int64_t heads = p->batch * p->num_heads_kv, one = want & (WANT_SUMS | WANT_SINKS) ? 1 : 0;
+    const int naive = back->c.pl.impl == ATTN_IMPL_NAIVE, five = lay->gemms == 5;
+    const int want = naive ? 0 : lay->want, bias = (want & WANT_BIAS) && !lay->bias_beside;
+    const int by_rows = !five && (want & WANT_DQ), by_keys = !five && (want & WANT_KEYS);
+    const int shared = (lay->want & (WANT_SUMS | WANT_SINKS)) != 0;
+    const int64_t heads = p->batch * p->num_heads_kv;
     const grad_list lists[] = {
-        { naive && !one, heads, textbook_item },
-        { naive && one, 1, textbook_sums_item },
-        { !naive, p->batch * p->num_heads_q, statistics_item },
-        { !naive && five && (want & (WANT_DQ | WANT_KEYS)), heads, head_item },
-        { !naive && !five && (want & WANT_DQ),
-          items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows), rows_item },
-        { !naive && !five && (want & WANT_KEYS),
-          items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys), keys_item },
-        { !naive && (want & WANT_BIAS) && !lay->bias_beside, sum_items(lay, &back->bias),
-          bias_item },
-        { !naive && (want & WANT_SLOPES), sum_items(lay, &back->slopes), slopes_item },
-        { !naive && (want & WANT_SINKS), p->num_heads_q, sinks_item },
+        { naive && !shared ? heads : 0, textbook_item },
+        { naive && shared ? 1 : 0, textbook_sums_item },
+        { naive ? 0 : p->batch * p->num_heads_q, statistics_item },
+        { five && (want & (WANT_DQ | WANT_KEYS)) ? heads : 0, head_item },
+        { by_rows ? items_by(p, p->num_heads_q, pr->max_q_len, lay->item_rows) : 0, rows_item },
+        { by_keys ? items_by(p, p->num_heads_kv, pr->max_kv_len, lay->item_keys) : 0, keys_item },
+        { bias ? sum_items(lay, &back->grads.bias) : 0, bias_item },
+        { want & WANT_SLOPES ? sum_items(lay, &back->grads.slopes) : 0, slopes_item },
+        { want & WANT_SINKS ? p->num_heads_q : 0, sinks_item },
+        { 0, NULL },
     };
-    if (i == COUNT_OF(lists))
-        return 0;
-    *list = lists[i];
-    return 1;
+    return lists[i];
 }
 
-/* run_backward runs the lists one after the other. */
+/* run_backward runs the lists one after the other; empty ones cost nothing. */
 static attn_status run_backward(backward *back)
 {
     attn_status status = ATTN_OK;
-    grad_list list;
+    grad_list list = list_of(back, 0);
     int i;
-    for (i = 0; !status && take_list(back, i, &list); i++)
-        if (list.active)
-            status = run_items(&back->c, list.items, list.item);
+    for (i = 1; list.item && !status; i++) {
+        status = run_items(&back->c, list.items, list.item);
+        list = list_of(back, i);
+    }
     return status;
 }
 
@@ -120,14 +118,20 @@ static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *r
     return answer;
 }
 
-/* describe_backend changes *info if a backend takes the call. */
-OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_gradients *g,
-                                              attn_backward_info *info, text *why)
+/* A checked_call is a call of attn_backward that has passed its checks, and how it would run. */
+typedef struct checked_call {
+    problem pr;
+    attn_gradient_call grads;
+    attn_backward_info info;
+} checked_call;
+
+/* describe_backend changes the info if a backend takes the call. */
+static attn_status describe_backend(checked_call *c, text *why)
 {
-    const attn_backend *backend = pr->p.backend;
-    const attn_gradient_call made = gradient_call(&pr->p, g);
+    const attn_backend *backend = c->pr.p.backend;
+    attn_backward_info *info = &c->info;
     text reason = text_in(info->reasons, sizeof info->reasons);
-    const int answer = ask_gradients(pr, &made, &reason);
+    const int answer = ask_gradients(&c->pr, &c->grads, &reason);
     info->backend_name = answer > 0 ? backend->name : answer ? "none" : "cpu";
     if (answer < 0)
         return bad(why, ATTN_ERR_UNSUPPORTED, info->reasons);
@@ -138,47 +142,33 @@ OWN_FRAME static attn_status describe_backend(const problem *pr, const attn_grad
     info->tile_rows = info->tile_keys = 0;
     info->workers = 1;
     info->workspace_bytes_per_worker = 0;
-    return backend->gradients_size(backend, pr, &made, &info->workspace_bytes)
+    return backend->gradients_size(backend, &c->pr, &c->grads, &info->workspace_bytes)
                ? bad(why, ATTN_ERR_CALLBACK, "the backend cannot size its workspace")
                : ATTN_OK;
 }
 
-/* run_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
-OWN_FRAME static int run_backend(const attn_params *p, const attn_gradients *g, void *workspace,
-                                 size_t bytes, attn_status *status)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(checked_call *c)
 {
-    char sentence[200];
-    text why = text_in(sentence, sizeof sentence);
-    attn_gradients resolved;
-    attn_gradient_call made;
-    problem pr;
-    validate_backward(p, g, 1, &pr, &resolved, &why); /* It cannot fail, as it has passed. */
-    made = gradient_call(&pr.p, &resolved);
-    if (ask_gradients(&pr, &made, &why) > 0) {
-        *status = p->backend->run_gradients(p->backend, &pr, &made, workspace, bytes);
-        return 1;
-    }
-    if (p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, sentence);
-    return 0;
+    c->grads = gradient_call(&c->pr.p, &c->grads.g);
 }
 
-/* describe fills in all of *info but flops, of which it has those of a pair. */
-OWN_FRAME static void describe(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                               attn_backward_info *info)
+/* describe says how the CPU would run the call; flops are those of a pair. */
+OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
+    attn_backward_info *info = &c->info;
     layout lay;
     plan pl;
-    plan_backward(pr, g, asked, &lay, &pl);
+    plan_backward(&c->pr, &c->grads.g, asked, &lay, &pl);
     info->impl = pl.impl;
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
-    info->tile_rows = lay.rows;
-    info->tile_keys = lay.keys;
+    info->tile_rows = pl.rows;
+    info->tile_keys = pl.keys;
     info->workers = pl.workers;
     info->workspace_bytes = (size_t)backward_bytes(&pl, pl.workers);
     info->workspace_bytes_per_worker = (size_t)pl.slot_bytes;
-    info->flops = 2.0 * (double)(3 * pr->p.head_dim + 2 * pr->p.head_dim_v);
+    info->flops = 2.0 * (double)(3 * c->pr.p.head_dim + 2 * c->pr.p.head_dim_v);
 }
 
 /* check_backward_room tells whether the plan is possible and fits into `have` bytes. */
@@ -189,68 +179,54 @@ static attn_status check_backward_room(const attn_backward_info *info, int64_t h
     if (most >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
     least = most - (info->workers - 1) * (int64_t)info->workspace_bytes_per_worker;
-    if (have >= least)
-        return ATTN_OK;
-    put(why, "workspace_bytes (");
-    put_int(why, have);
-    put(why, ") must be at least ");
-    put_int(why, least);
-    return bad(why, ATTN_ERR_WORKSPACE, "; attn_backward_workspace_size says what is best");
+    return have >= least ? ATTN_OK : too_small(why, have, least, "attn_backward_workspace_size");
 }
 
 /* check_backward checks everything that can be wrong before a run in `have` bytes; need_data is 0
  * for a query. */
 OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gradients *g,
-                                            int need_data, int64_t have, attn_backward_info *info,
-                                            text *why)
+                                            int need_data, int64_t have, checked_call *c, text *why)
 {
-    attn_gradients resolved;
-    problem pr;
-    attn_status status = validate_backward(p, g, need_data, &pr, &resolved, why);
+    attn_status status = validate_backward(p, g, need_data, &c->pr, &c->grads.g, why);
+    memset(&c->info, 0, sizeof c->info);
+    c->info.kernels_name = c->info.backend_name = "none";
     if (status)
         return status;
-    describe(&pr, &resolved, p, info);
-    status = describe_backend(&pr, &resolved, info, why);
-    return status ? status : check_backward_room(info, have, why);
+    add_axes(c);
+    describe(c, p);
+    status = describe_backend(c, why);
+    return status ? status : check_backward_room(&c->info, have, why);
 }
 
 static attn_status check_run(const attn_params *p, const attn_gradients *g, const void *workspace,
-                             size_t bytes, text *why)
+                             size_t bytes, checked_call *c, text *why)
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    attn_backward_info info;
-    return check_backward(p, g, 1, have, &info, why);
+    return check_backward(p, g, 1, have, c, why);
 }
 
-ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
-                                         const void *workspace, size_t workspace_bytes,
-                                         char *buffer, size_t buffer_bytes)
+OWN_FRAME ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
+                                                   const void *workspace, size_t workspace_bytes,
+                                                   char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (!status)
-        put(&why, "ok");
-    return buffer && buffer_bytes ? buffer : attn_status_string(status);
+    checked_call c;
+    return verdict(check_run(p, g, workspace, workspace_bytes, &c, &why), buffer, &why);
 }
 
-/* open_backward sets up a call that has passed its checks, in its workspace. */
-OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradients *g,
-                                         void *workspace, size_t bytes)
+/* open_backward sets up the call in its workspace. */
+static backward *open_backward(const checked_call *c, const attn_params *asked, void *workspace,
+                               size_t bytes)
 {
-    text why = text_in(NULL, 0);
-    char *base = (char *)workspace;
+    backward *back = (backward *)(void *)align_memory(workspace);
+    char *base = (char *)back + aligned((int64_t)sizeof *back);
     float **arrays[3];
-    backward *back;
     int i;
-    base = align_memory(base);
-    back = (backward *)(void *)base;
-    validate_backward(p, g, 1, &back->c.pr, &back->g, &why); /* It has passed, and does so again. */
-    back->bias = bias_axes(&back->c.pr.p, &back->g.dbias);
-    back->slopes = slope_axes(&back->c.pr.p, back->g.dslopes);
-    plan_backward(&back->c.pr, &back->g, p, &back->lay, &back->c.pl);
+    back->c.pr = c->pr;
+    back->grads = c->grads;
+    plan_backward(&c->pr, &c->grads.g, asked, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, bytes);
-    base += aligned((int64_t)sizeof *back);
     arrays[0] = &back->lse2;
     arrays[1] = &back->delta;
     arrays[2] = &back->sink_terms;
@@ -260,59 +236,57 @@ OWN_FRAME static backward *open_backward(const attn_params *p, const attn_gradie
     return back;
 }
 
-static attn_status backward_cpu(const attn_params *p, const attn_gradients *g, void *workspace,
-                                size_t bytes)
+/* start_backward checks a call. Then a backend runs it, or *opened becomes the call in its
+ * workspace. */
+OWN_FRAME static attn_status start_backward(const attn_params *p, const attn_gradients *g,
+                                            void *workspace, size_t bytes, backward **opened)
 {
-    backward *back = open_backward(p, g, workspace, bytes);
-    return back->c.slot_count ? run_backward(back) : ATTN_ERR_WORKSPACE;
+    text why = text_in(NULL, 0);
+    checked_call c;
+    const attn_status status = check_run(p, g, workspace, bytes, &c, &why);
+    *opened = NULL;
+    if (status)
+        return status;
+    if (p->backend && !c.info.reasons[0]) /* It does not refuse. */
+        return p->backend->run_gradients(p->backend, &c.pr, &c.grads, workspace, bytes);
+    if (p->backend && p->log)
+        p->log(p->log_user, ATTN_LOG_INFO, c.info.reasons);
+    *opened = open_backward(&c, p, workspace, bytes);
+    return ATTN_OK;
 }
 
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes)
 {
-    text why = text_in(NULL, 0);
-    attn_status status = check_run(p, g, workspace, workspace_bytes, &why);
-    if (status || (p->backend && run_backend(p, g, workspace, workspace_bytes, &status)))
-        return status;
-    return backward_cpu(p, g, workspace, workspace_bytes);
+    backward *back;
+    const attn_status status = start_backward(p, g, workspace, workspace_bytes, &back);
+    return status || !back ? status : run_backward(back);
 }
 
-OWN_FRAME static attn_status count_pairs(const attn_params *p, double *pairs)
-{
-    text none = text_in(NULL, 0);
-    problem pr;
-    const attn_status status = validate(p, &pr, 0, &none);
-    *pairs = status ? 0 : visible_pairs(&pr.p);
-    return status;
-}
-
-ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
-                                           attn_backward_info *info)
+OWN_FRAME ATTN_API attn_status attn_backward_explain(const attn_params *p, const attn_gradients *g,
+                                                     attn_backward_info *info)
 {
     text why = text_in(NULL, 0);
-    double pairs = 0;
+    checked_call c;
     attn_status status;
     if (!info)
         return ATTN_ERR_ARG;
-    memset(info, 0, sizeof *info);
-    info->kernels_name = info->backend_name = "none";
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, info, &why);
-    if (!status)
-        status = count_pairs(p, &pairs);
-    info->flops *= pairs;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *info = c.info;
+    info->flops *= status ? 0 : visible_pairs(&c.pr.p);
     return status;
 }
 
-ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const attn_gradients *g,
-                                                  size_t *bytes)
+OWN_FRAME ATTN_API attn_status attn_backward_workspace_size(const attn_params *p,
+                                                            const attn_gradients *g, size_t *bytes)
 {
     text why = text_in(NULL, 0);
-    attn_backward_info info;
+    checked_call c;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_backward(p, g, 0, ADDRESS_LIMIT, &info, &why);
-    *bytes = status ? 0 : info.workspace_bytes;
+    status = check_backward(p, g, 0, ADDRESS_LIMIT, &c, &why);
+    *bytes = status ? 0 : c.info.workspace_bytes;
     return status;
 }
 

@@ -38,18 +38,18 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
-    const attn_gradients *g = &w->back->g;
+    const attn_gradients *g = w->g;
     int which;
     int64_t j;
     for (which = KEYS; which <= VALUES; which++)
-        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->lay->pitch[which]);
+        w->finite &= w->kernels->finite(w->total[which], (to - from) * w->pl->pitch[which]);
     for (j = from; j < to; j++) {
         if (w->want & WANT_DK)
-            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->lay->pitch[KEYS],
+            write_row(w, &g->dk, p->head_dim, w->total[KEYS] + (j - from) * w->pl->pitch[KEYS],
                       p->scale, j);
         if (w->want & WANT_DV)
             write_row(w, &g->dv, p->head_dim_v,
-                      w->total[VALUES] + (j - from) * w->lay->pitch[VALUES], 1.0f, j);
+                      w->total[VALUES] + (j - from) * w->pl->pitch[VALUES], 1.0f, j);
     }
 }
 
@@ -69,12 +69,12 @@ static void take_part(desk *w, int want, const region *a)
 {
     int which, again = 1;
     w->want = want;
-    w->axes = &w->back->bias;
+    w->axes = &w->back->grads.bias;
     w->total_from = a->from;
     while (again) {
         w->finite = 1;
         for (which = KEYS; which <= VALUES && (want & WANT_KEYS); which++)
-            clear(w->total[which], (a->to - a->from) * w->lay->pitch[which]);
+            clear(w->total[which], (a->to - a->from) * w->pl->pitch[which]);
         if (want & WANT_BIAS)
             store_bias(w, a, 1);
         sweep(w, a->head0, a->head1, a->i0, a->i1, a->from, a->to);
@@ -92,21 +92,27 @@ static int beside(const layout *lay)
     return lay->bias_beside ? WANT_BIAS : 0;
 }
 
+/* all_of gives all rows and keys of the open sequence, and these heads. */
+static region all_of(const desk *w, int64_t head0, int64_t heads)
+{
+    const region a = { .head0 = head0,
+                       .head1 = head0 + heads,
+                       .i0 = w->seq.row_from,
+                       .i1 = w->seq.row_to,
+                       .from = w->seq.key_from,
+                       .to = w->seq.key_to,
+                       .bias_end = INT64_MAX };
+    return a;
+}
+
 /* head_item takes all of a kv head, in five products. */
 static void head_item(const call *c, char *slot, int64_t index)
 {
     const problem *pr = &c->pr;
-    const int64_t kv_head = index % pr->p.num_heads_kv;
     desk *w = open_desk(c, slot);
     region a;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    a.bias_end = INT64_MAX;
+    a = all_of(w, index % pr->p.num_heads_kv * pr->group, pr->group);
     take_part(w, (w->lay->want & (WANT_DQ | WANT_KEYS)) | beside(w->lay), &a);
 }
 
@@ -121,14 +127,11 @@ static void rows_item(const call *c, char *slot, int64_t index)
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_q);
-    a.head0 = index % pr->p.num_heads_q;
-    a.head1 = a.head0 + 1;
-    a.i0 = w->seq.row_from + at * lay->item_rows;
-    a.i1 = min64(a.i0 + lay->item_rows, w->seq.row_to);
+    a = all_of(w, index % pr->p.num_heads_q, 1);
+    a.i0 += at * lay->item_rows;
+    a.i1 = min64(a.i0 + lay->item_rows, a.i1);
     a.bias_end = at == parts - 1 ? INT64_MAX : a.i0 + lay->item_rows;
-    a.from = w->seq.key_from;
-    a.to = w->seq.key_to;
-    take_part(w, WANT_DQ | beside(w->lay), &a);
+    take_part(w, WANT_DQ | beside(lay), &a);
 }
 
 /* keys_item takes dK and dV of some keys of a head, in four products. */
@@ -138,21 +141,16 @@ static void keys_item(const call *c, char *slot, int64_t index)
     const layout *lay = &backward_of(c)->lay;
     const int64_t parts = ceil_div(pr->max_kv_len, lay->item_keys);
     const int64_t at = index % parts;
-    int64_t kv_head;
     desk *w = open_desk(c, slot);
     region a;
     index /= parts;
     w->seq = sequence_of(&pr->p, index / pr->p.num_heads_kv);
-    kv_head = index % pr->p.num_heads_kv;
-    a.head0 = kv_head * pr->group;
-    a.head1 = a.head0 + pr->group;
-    a.i0 = w->seq.row_from;
-    a.i1 = w->seq.row_to;
-    a.from = w->seq.key_from + at * lay->item_keys;
-    a.to = min64(a.from + lay->item_keys, w->seq.key_to);
-    w->kv_head = kv_head;
+    w->kv_head = index % pr->p.num_heads_kv;
+    a = all_of(w, w->kv_head * pr->group, pr->group);
+    a.from += at * lay->item_keys;
+    a.to = min64(a.from + lay->item_keys, a.to);
     if (a.from < a.to)
-        take_part(w, w->lay->want & WANT_KEYS, &a);
+        take_part(w, lay->want & WANT_KEYS, &a);
 }
 
 /* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
@@ -164,13 +162,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->g.dlse.data;
+    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
     const float sink = sink_of(p, l->head);
     float x;
     back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
     back->delta[at] = row->delta[r];
     if (dlse)
-        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->g.dlse, &t->s, l->head, in_seq)];
+        back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
     x = sink * LOG2E_HI;
     x = x - back->lse2[at];
     x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
@@ -189,12 +187,12 @@ static void statistics_item(const call *c, char *slot, int64_t index)
     w->seq = sequence_of(p, index / p->num_heads_q);
     w->head = index % p->num_heads_q;
     w->kv_head = w->head / c->pr.group;
-    for (i = w->seq.row_from; i < w->seq.row_to; i += w->lay->rows) {
+    for (i = w->seq.row_from; i < w->seq.row_to; i += w->pl->rows) {
         grad_tile *row = pack_rows(w, 0, i, w->seq.row_to);
         load_rows(&row->t, &o, row->t.stage, dim, dim);
         turn_rows(&row->t, w->packed_o, row->t.stage, dim, dim);
         w->kernels->dots(row->delta, row->dout_t, w->packed_o, dim);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++)
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++)
             row_statistics(w, row, r);
     }
 }
@@ -218,7 +216,7 @@ static void sinks_item(const call *c, char *slot, int64_t head)
             total = total + chunk;
         }
     }
-    back->g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
+    back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
 /* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
@@ -274,10 +272,10 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 
 static void bias_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->bias);
+    sum_item(c, slot, index, WANT_BIAS, &backward_of(c)->grads.bias);
 }
 
 static void slopes_item(const call *c, char *slot, int64_t index)
 {
-    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->slopes);
+    sum_item(c, slot, index, WANT_SLOPES, &backward_of(c)->grads.slopes);
 }

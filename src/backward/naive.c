@@ -16,11 +16,11 @@ typedef struct textbook_rows {
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
 {
-    const int64_t at = tile_index * w->lay->rows * w->seq.kv_len;
+    const int64_t at = tile_index * w->pl->rows * w->seq.kv_len;
     textbook_rows n;
-    n.row = pack_rows(w, 0, tile_index * w->lay->rows, w->seq.q_len);
-    n.p = FLOATS(w->slot, w->lay->matrix[KEYS]) + at;
-    n.ds = FLOATS(w->slot, w->lay->matrix[VALUES]) + at;
+    n.row = pack_rows(w, 0, tile_index * w->pl->rows, w->seq.q_len);
+    n.p = w->matrix[KEYS] + at;
+    n.ds = w->matrix[VALUES] + at;
     w->row_tiles = 1;
     return n;
 }
@@ -29,14 +29,14 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
  * keys into w->s. It returns 0 if all of them are dead. */
 static int textbook_logits(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     tile *t = &n->row->t;
     const int visible = tile_class(t, j0, count);
     int k;
     load_keys(w, j0, count);
     if (visible != ATTN_TILE_EMPTY)
         pair_logits(w, t, j0, count, visible, all);
-    for (k = 0; k < count * w->lay->rows && visible == ATTN_TILE_EMPTY; k++)
+    for (k = 0; k < count * w->pl->rows && visible == ATTN_TILE_EMPTY; k++)
         w->s[k] = NEG_INF;
     return visible != ATTN_TILE_EMPTY;
 }
@@ -46,32 +46,32 @@ static void each_keys(desk *w, const textbook_rows *n,
                       void (*pass)(desk *w, const textbook_rows *n, int64_t j0, int count))
 {
     int64_t j;
-    for (j = 0; j < w->seq.kv_len; j += w->lay->keys)
-        pass(w, n, j, (int)min64(w->lay->keys, w->seq.kv_len - j));
+    for (j = 0; j < w->seq.kv_len; j += w->pl->keys)
+        pass(w, n, j, (int)min64(w->pl->keys, w->seq.kv_len - j));
 }
 
 /* Pass 1 computes S, the logits. */
 static void textbook_scores(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     textbook_logits(w, n, j0, count);
-    memcpy(n->p + j0 * w->lay->rows, w->s, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->p + j0 * w->pl->rows, w->s, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 static void textbook_maximum(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->maximum(n->p + j0 * w->lay->rows, count, n->row->sum);
+    w->kernels->maximum(n->p + j0 * w->pl->rows, count, n->row->sum);
 }
 
 static void textbook_exp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    w->kernels->exp_sum(n->p + j0 * w->lay->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
+    w->kernels->exp_sum(n->p + j0 * w->pl->rows, count, ATTN_DEAD, n->row->sum, n->row->sum_total);
 }
 
 /* Pass 2 computes P = exp(S - max) / sum, where the sum has the sink's exp(sink - max), and marks
  * dead pairs ATTN_DEAD. */
 static void textbook_softmax(desk *w, const textbook_rows *n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
     float *m = n->row->sum, *l = n->row->sum_total;
     int64_t j;
@@ -100,10 +100,10 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
  * keep / (1 - dropout_p). */
 static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
+    const attn_lanes all = { 0, w->pl->rows };
     load_keys(w, j0, count);
     pair_dp(w, n->row, j0, count, all);
-    memcpy(n->ds + j0 * w->lay->rows, w->dp, (size_t)(count * w->lay->rows) * sizeof(float));
+    memcpy(n->ds + j0 * w->pl->rows, w->dp, (size_t)(count * w->pl->rows) * sizeof(float));
 }
 
 /* Pass 4 differentiates P = softmax(S): dS = P (dP - sum of P dP over the row), and LSE gives P
@@ -111,9 +111,9 @@ static void textbook_dp(desk *w, const textbook_rows *n, int64_t j0, int count)
 static void textbook_ds(desk *w, const textbook_rows *n)
 {
     const backward *back = w->back;
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     const int64_t count = w->seq.kv_len;
-    const float *dlse = (const float *)back->g.dlse.data;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
     int64_t j;
     int r;
     for (r = 0; r < rows; r++) {
@@ -125,7 +125,7 @@ static void textbook_ds(desk *w, const textbook_rows *n)
             sum = is_dead(n->p[j * rows + r]) ? sum : sum + x;
         }
         if (dlse && at->used)
-            sum = sum - dlse[ROW_AT(back->g.dlse, &t->s, at->head, t->s.q_row + at->i)];
+            sum = sum - dlse[ROW_AT(back->grads.g.dlse, &t->s, at->head, t->s.q_row + at->i)];
         n->row->delta[r] = sum;
         for (j = 0; j < count; j++) {
             const float p = n->p[j * rows + r], x = n->ds[j * rows + r] - sum;
@@ -138,28 +138,18 @@ static void textbook_ds(desk *w, const textbook_rows *n)
 static void textbook_sinks(const desk *w, const textbook_rows *n)
 {
     int r;
-    for (r = 0; r < w->lay->rows && n->row->t.lanes[r].used; r++) {
-        float *to = &w->back->g.dsinks[n->row->t.lanes[r].head];
+    for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
+        float *to = &w->g->dsinks[n->row->t.lanes[r].head];
         const float x = n->row->lse2[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }
 }
 
-static void add_elements(desk *w, const textbook_rows *n, int want, const attn_sum_axes *a,
-                         int64_t j0, int count)
+static void add_elements(desk *w, const tile *t, const attn_sum_axes *a, int64_t j0, int count)
 {
-    const int rows = w->lay->rows;
-    int j, r;
     w->axes = a;
-    for (r = 0; r < rows && n->row->t.lanes[r].used && a->data; r++)
-        for (j = 0; j < count; j++) {
-            float *to = element_of(w, n->row->t.lanes[r].i, j0 + j);
-            const int64_t distance = n->row->t.lanes[r].pos - (j0 + j);
-            const float length = (float)(distance < 0 ? -distance : distance);
-            const float ds = (want == WANT_BIAS ? 1.0f : -length) * w->dp[j * rows + r];
-            *to = is_dead(w->s[j * rows + r]) ? *to : *to + ds;
-        }
+    add_to_elements(w, t, j0, count, t->span);
 }
 
 /* Pass 6 differentiates S = callback(softcap(scale q.k) + bias - slope distance), from the outside
@@ -167,16 +157,24 @@ static void add_elements(desk *w, const textbook_rows *n, int want, const attn_s
 static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    float *ds = n->ds + j0 * w->lay->rows;
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
+    const attn_gradient_call *grads = &w->back->grads;
+    const tile *t = &n->row->t;
+    float *ds = n->ds + j0 * w->pl->rows;
     if ((p->score || p->softcap > 0) && !textbook_logits(w, n, j0, count))
         return;
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, ds, bytes);
     if (p->score)
-        pass_score(w, &n->row->t, j0, count);
-    add_elements(w, n, WANT_BIAS, &w->back->bias, j0, count);
-    add_elements(w, n, WANT_SLOPES, &w->back->slopes, j0, count);
+        pass_score(w, t, j0, count);
+    if (grads->bias.data)
+        add_elements(w, t, &grads->bias, j0, count);
+    if (grads->slopes.data) {
+        memcpy(ds, w->dp, bytes);
+        take_distances(w, t, j0, count, t->span);
+        add_elements(w, t, &grads->slopes, j0, count);
+        memcpy(w->dp, ds, bytes);
+    }
     if (p->softcap > 0)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, count);
     memcpy(ds, w->dp, bytes);
@@ -186,49 +184,25 @@ static void textbook_modifiers(desk *w, const textbook_rows *n, int64_t j0, int 
  * dS^T Q. */
 static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int count)
 {
-    const attn_lanes all = { 0, w->lay->rows };
-    const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(count * w->lay->rows) * sizeof(float);
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[KEYS];
-    const ptrdiff_t pitch_v = (ptrdiff_t)w->lay->pitch[VALUES];
+    const attn_lanes all = { 0, w->pl->rows };
+    const size_t bytes = (size_t)(count * w->pl->rows) * sizeof(float);
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
-    const attn_product dq = { .to = n->row->dq_total,
-                              .by = w->dp,
-                              .kv = w->keys->copy[KEYS],
-                              .stride = pitch,
-                              .n = count,
-                              .dim = p->head_dim,
-                              .lanes = all };
-    const attn_outer dk_rows = { .to = w->total[KEYS] + j0 * pitch,
-                                 .stride = pitch,
-                                 .n = count,
-                                 .columns = p->head_dim,
-                                 .term = &dk,
-                                 .count = 1,
-                                 .b_stride = pitch };
-    const attn_outer dv_rows = { .to = w->total[VALUES] + j0 * pitch_v,
-                                 .stride = pitch_v,
-                                 .n = count,
-                                 .columns = p->head_dim_v,
-                                 .term = &dv,
-                                 .count = 1,
-                                 .b_stride = pitch_v };
     load_keys(w, j0, count);
     if (w->pr->drop_below)
         mark_kept(w, n->row, j0, count);
-    memcpy(w->s, n->p + j0 * w->lay->rows, bytes);
-    memcpy(w->dp, n->ds + j0 * w->lay->rows, bytes);
+    memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
+    memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
     drop_probabilities(w, count);
-    w->kernels->pv_select(&dq);
-    w->kernels->outer_select(&dk_rows);
-    w->kernels->outer_select(&dv_rows);
+    add_to_dq(w, n->row->dq_total, j0, count, all);
+    add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
+    add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);
 }
 
 static void textbook_head(desk *w)
 {
-    const int64_t tiles = ceil_div(w->seq.q_len, w->lay->rows);
+    const int64_t tiles = ceil_div(w->seq.q_len, w->pl->rows);
     int64_t i;
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
@@ -242,7 +216,7 @@ static void textbook_head(desk *w)
     for (i = 0; i < tiles; i++) {
         const textbook_rows n = open_textbook(w, i);
         each_keys(w, &n, textbook_modifiers);
-        clear(n.row->dq_total, w->lay->rows * w->pr->p.head_dim);
+        clear(n.row->dq_total, w->pl->rows * w->pr->p.head_dim);
         each_keys(w, &n, textbook_products);
         if (w->want & WANT_DQ)
             write_dq(w, n.row);
@@ -255,7 +229,7 @@ static void textbook_group(desk *w)
     int64_t head;
     int which;
     for (which = KEYS; which <= VALUES; which++)
-        clear(w->total[which], w->seq.kv_len * w->lay->pitch[which]);
+        clear(w->total[which], w->seq.kv_len * w->pl->pitch[which]);
     for (head = 0; head < w->pr->group; head++) {
         w->head = w->kv_head * w->pr->group + head;
         textbook_head(w);
@@ -263,39 +237,35 @@ static void textbook_group(desk *w)
     write_keys(w, 0, w->seq.kv_len);
 }
 
-static desk *open_textbook_desk(const call *c, char *slot)
+static void textbook_item(const call *c, char *slot, int64_t index)
 {
     desk *w = open_desk(c, slot);
     w->want = w->lay->want;
-    return w;
-}
-
-static void textbook_item(const call *c, char *slot, int64_t index)
-{
-    desk *w = open_textbook_desk(c, slot);
+    w->redo = 1; /* It always selects. */
     w->seq = sequence_of(&c->pr.p, index / c->pr.p.num_heads_kv);
     w->kv_head = index % c->pr.p.num_heads_kv;
     textbook_group(w);
+}
+
+static void store_both_sums(const attn_gradient_call *grads, int first)
+{
+    static const int64_t from[4] = { 0, 0, 0, 0 };
+    if (grads->bias.data)
+        store_elements(&grads->bias, from, grads->bias.count, first);
+    if (grads->slopes.data)
+        store_elements(&grads->slopes, from, grads->slopes.count, first);
 }
 
 /* textbook_sums_item takes everything in one item, as all heads and batch entries add to one set of
  * sums. */
 static void textbook_sums_item(const call *c, char *slot, int64_t index)
 {
-    static const int64_t from[4] = { 0, 0, 0, 0 };
     const attn_params *p = &c->pr.p;
-    const backward *back = backward_of(c);
-    const attn_sum_axes *bias = &back->bias, *slopes = &back->slopes;
-    if (bias->data)
-        store_elements(bias, from, bias->count, 1);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 1);
-    if (back->g.dsinks)
-        clear(back->g.dsinks, p->num_heads_q);
+    const attn_gradient_call *grads = &backward_of(c)->grads;
+    store_both_sums(grads, 1);
+    if (grads->g.dsinks)
+        clear(grads->g.dsinks, p->num_heads_q);
     for (; index < p->batch * p->num_heads_kv; index++)
         textbook_item(c, slot, index);
-    if (bias->data)
-        store_elements(bias, from, bias->count, 0);
-    if (slopes->data)
-        store_elements(slopes, from, slopes->count, 0);
+    store_both_sums(grads, 0);
 }

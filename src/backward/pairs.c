@@ -10,7 +10,7 @@
 
 static const float *open_rows_of(const desk *w, int which, int64_t j0)
 {
-    return w->keys->copy[which] + (j0 - w->keys->j0) * w->lay->pitch[which];
+    return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
 /* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
@@ -20,7 +20,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
     const attn_product p = { .to = s,
                              .by = rows,
                              .kv = open_rows_of(w, which, j0),
-                             .stride = (ptrdiff_t)w->lay->pitch[which],
+                             .stride = (ptrdiff_t)w->pl->pitch[which],
                              .n = n,
                              .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                              .lanes = lanes };
@@ -32,7 +32,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
 static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, attn_lanes lanes)
 {
     const attn_params *p = &w->pr->p;
-    const size_t bytes = (size_t)(n * w->lay->rows) * sizeof(float);
+    const size_t bytes = (size_t)(n * w->pl->rows) * sizeof(float);
     multiply_rows(w, KEYS, w->s, t->qt, j0, n, lanes);
     if (p->softcap > 0) {
         memcpy(w->tanh, w->s, bytes);
@@ -50,7 +50,7 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         w->x[k] = 1.0f;
     drop_keys(&row->t, w->x, j0, n);
 }
@@ -58,7 +58,7 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 /* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const int count = n * w->lay->rows;
+    const int count = n * w->pl->rows;
     int k;
     multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
     if (w->pr->drop_below)
@@ -74,13 +74,13 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
 {
     const attn_params *p = &w->pr->p;
     int j, r;
-    for (r = 0; r < w->lay->rows; r++)
+    for (r = 0; r < w->pl->rows; r++)
         for (j = 0; j < n && t->lanes[r].used; j++) {
-            const int k = j * w->lay->rows + r;
+            const int k = j * w->pl->rows + r;
             const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
             const float natural = w->natural[k] * LN2;
             if (!is_dead(w->s[k]))
-                w->dp[k] = w->dp[k] * w->back->g.score_derivative(p->callback_user, &pair, natural);
+                w->dp[k] = w->dp[k] * w->g->score_derivative(p->callback_user, &pair, natural);
         }
 }
 
@@ -95,7 +95,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
         return lanes;
     lanes = lanes_in_range(t, j0, n);
     all.begin = 0;
-    all.end = w->lay->rows;
+    all.end = w->pl->rows;
     pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
     pair_dp(w, row, j0, n, lanes);
     w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
@@ -108,7 +108,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
 static void mark_live(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows; k++)
+    for (k = 0; k < n * w->pl->rows; k++)
         if (is_dead(w->dp[k]) && !is_dead(w->s[k]))
             w->dp[k] = 0.0f;
 }
@@ -118,7 +118,7 @@ static void mark_live(const desk *w, int n)
 static void drop_probabilities(const desk *w, int n)
 {
     int k;
-    for (k = 0; k < n * w->lay->rows && w->pr->drop_below; k++) {
+    for (k = 0; k < n * w->pl->rows && w->pr->drop_below; k++) {
         const float scaled = w->s[k] * w->pr->keep_factor;
         w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
     }

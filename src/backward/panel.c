@@ -8,30 +8,22 @@
 static desk *open_desk(const call *c, char *slot)
 {
     const backward *back = backward_of(c);
-    const layout *lay = &back->lay;
     desk *w = (desk *)(void *)slot;
-    int r, which;
+    int r;
     memset(w, 0, sizeof *w);
+    lay_desk(&c->pr, &back->lay, &c->pl, slot);
     w->back = back;
-    w->pr = &c->pr;
-    w->lay = lay;
+    w->g = &back->grads.g;
+    w->pr = w->blank.pr = &c->pr;
+    w->pl = w->blank.pl = &c->pl;
+    w->lay = &back->lay;
     w->kernels = c->pl.kernels;
     w->redo = c->pr.p.force_redo;
-    w->slot = slot;
-    w->s = FLOATS(slot, lay->s);
-    w->dp = FLOATS(slot, lay->dp);
-    w->tanh = FLOATS(slot, lay->tanh);
-    w->natural = FLOATS(slot, lay->natural);
-    w->x = FLOATS(slot, lay->x);
-    w->keys = (key_tile *)(void *)(slot + lay->key_tile);
-    for (which = KEYS; which <= VALUES; which++) {
-        w->keys->copy[which] = FLOATS(slot, lay->copy[which]);
-        w->part[which] = FLOATS(slot, lay->part[which]);
-        w->total[which] = FLOATS(slot, lay->total[which]);
-    }
-    w->packed_o = FLOATS(slot, lay->packed_o);
-    w->ones = FLOATS(slot, lay->ones);
-    for (r = 0; r < lay->rows; r++)
+    w->s = w->group.s;
+    w->dp = w->group.dp;
+    w->blank.keys = &w->keys;
+    w->blank.x_tile = w->x;
+    for (r = 0; r < w->pl->rows; r++)
         w->ones[r] = 1.0f;
     return w;
 }
@@ -39,40 +31,18 @@ static desk *open_desk(const call *c, char *slot)
 /* grad_tile_at tells where row tile number g of the panel is. */
 static grad_tile *grad_tile_at(const desk *w, int g)
 {
-    return (grad_tile *)(void *)(w->slot + w->lay->row_tiles + g * w->lay->row_tile_bytes);
+    return (grad_tile *)(void *)(w->row_tile + g * w->lay->row_tile_bytes);
 }
 
 /* open_grad_tile begins a row tile without rows. */
 static grad_tile *open_grad_tile(const desk *w, int g)
 {
-    const layout *lay = w->lay;
     grad_tile *row = grad_tile_at(w, g);
-    char *own = (char *)row, *slot = w->slot;
-    tile *t = &row->t;
-    memset(row, 0, sizeof *row);
-    row->dout_t = FLOATS(own, lay->dout_t);
-    row->q = FLOATS(own, lay->q);
-    row->dout = FLOATS(own, lay->dout);
-    row->dq = FLOATS(own, lay->dq);
-    row->dq_total = FLOATS(own, lay->dq_total);
-    row->lse2 = FLOATS(own, lay->lse2);
-    row->delta = FLOATS(own, lay->delta);
-    row->sum = FLOATS(own, lay->sum);
-    row->sum_total = FLOATS(own, lay->sum_total);
-    t->pr = w->pr;
-    t->pl = &w->back->c.pl;
-    t->s = w->seq;
-    t->kv_head = w->kv_head;
-    t->lanes = (lane *)(void *)(own + lay->lanes);
-    t->qt = FLOATS(own, lay->qt);
-    t->stage = FLOATS(slot, lay->stage);
-    t->row_in = (const float **)(void *)(slot + lay->row_in);
-    t->row_out = (float **)(void *)(slot + lay->row_out);
-    t->keys = w->keys;
-    t->x_tile = w->x;
-    t->lane_values = FLOATS(slot, lay->lane_values);
-    t->lane_keys = (int *)(void *)(slot + lay->lane_keys);
-    t->alive = (uint8_t *)(slot + lay->alive);
+    row->t = w->blank;
+    row->t.s = w->seq;
+    row->t.kv_head = w->kv_head;
+    row->entered = 0;
+    lay_grad_tile(w->pr, w->lay, w->pl, row);
     return row;
 }
 
@@ -106,23 +76,18 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
 static grad_tile *pack_rows(const desk *w, int g, int64_t first, int64_t end)
 {
     const attn_params *p = &w->pr->p;
-    const int64_t pitch = w->lay->pitch[KEYS], pitch_v = w->lay->pitch[VALUES];
+    const int64_t pitch = w->pl->pitch[KEYS], pitch_v = w->pl->pitch[VALUES];
     grad_tile *row = open_grad_tile(w, g);
     tile *t = &row->t;
-    row_choice choice;
+    const row_choice choice = { .head0 = w->head, .heads = 1, .first = first, .count = end };
     int r;
-    choice.head0 = w->head;
-    choice.heads = 1;
-    choice.first = first;
-    choice.count = end;
-    choice.list = NULL;
     set_rows(t, &choice);
     for (r = 0; r < t->pl->rows; r++) {
         float *to = row->q + r * pitch;
         memcpy(to, t->row_in[r], (size_t)p->head_dim * sizeof *to);
         memset(to + p->head_dim, 0, (size_t)(pitch - p->head_dim) * sizeof *to);
     }
-    load_rows(t, &w->back->g.dout, row->dout, pitch_v, p->head_dim_v);
+    load_rows(t, &w->g->dout, row->dout, pitch_v, p->head_dim_v);
     turn_rows(t, row->dout_t, row->dout, pitch_v, p->head_dim_v);
     return row;
 }
@@ -149,15 +114,15 @@ static void clear(float *x, int64_t n)
  * +0. */
 static void open_panel(desk *w, int64_t i0, int64_t i1)
 {
-    for (w->row_tiles = 0; i0 < i1; i0 += w->lay->rows) {
+    for (w->row_tiles = 0; i0 < i1; i0 += w->pl->rows) {
         grad_tile *row = pack_rows(w, w->row_tiles++, i0, i1);
         load_statistics(w, row);
         if (w->want & WANT_DQ) {
             clear(row->dq, w->lay->dq_floats);
             clear(row->dq_total, w->lay->dq_floats);
         }
-        clear(row->sum, whole_lines(w->lay->rows));
-        clear(row->sum_total, whole_lines(w->lay->rows));
+        clear(row->sum, whole_lines(w->pl->rows));
+        clear(row->sum_total, whole_lines(w->pl->rows));
     }
 }
 

@@ -36,7 +36,6 @@ typedef struct grad_tile {
 typedef struct layout {
     int want;
     int gemms;           /* gemms is 5 or 7, and 5 on the naive path. */
-    int keys, rows;      /* These are the sizes of a pair tile. */
     int panel;           /* panel counts the row tiles that are packed at once. */
     int group;           /* group counts the row tiles that enter dK and dV at once. */
     int64_t pair_floats; /* pair_floats is the size of a pair tile. */
@@ -47,26 +46,19 @@ typedef struct layout {
     int64_t max_keys; /* A sweep adds dK and dV for at most this number of keys. */
     /* Nonzero means that dBias is stored beside dQ, as nothing is summed. */
     int bias_beside;
-    /* pitch counts the floats between rows of K, Q and dK, and of V, dout and dV. */
-    int64_t pitch[2];
-    /* These are offsets into a slot, in bytes. */
-    int64_t s, dp, tanh, natural, x, lane_values, lane_keys, alive, copy[2], part[2], total[2];
-    int64_t key_tile, stage, row_in, row_out, ones, packed_o, row_tiles;
-    /* These are offsets into a row tile. */
-    int64_t lanes, qt, dout_t, q, dout, dq, dq_total, lse2, delta, sum, sum_total, row_tile_bytes;
-    int64_t matrix[2], matrix_floats; /* The naive path has P and dS of a head here. */
+    int64_t row_tile_bytes;
 } layout;
 
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
-    attn_gradients g;
+    attn_gradient_call grads;
     layout lay;
-    attn_sum_axes bias, slopes;
     float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
 /* A row_group is row tiles that enter dK and dV together. */
 typedef struct row_group {
+    float *s, *dp; /* Each has a pair tile for each row tile. */
     int count;
     attn_term dk[MOST_GROUP], dv[MOST_GROUP];
 } row_group;
@@ -74,16 +66,19 @@ typedef struct row_group {
 /* A desk stands at the start of a worker's slot. */
 typedef struct desk {
     const backward *back;
+    const attn_gradients *g;
     const problem *pr;
+    const plan *pl;
     const layout *lay;
     const attn_kernels *kernels;
     int redo; /* Nonzero leaves dead pairs out of every product by selection. */
     int want;
     float *s, *dp; /* They are those of the pair tile at work. */
     float *tanh, *natural, *x;
-    key_tile *keys;  /* keys holds K and V of a tile of keys, [keys][pitch]. */
-    float *part[2];  /* part is what a chunk of rows adds to dK and dV of these keys. */
-    float *total[2]; /* total is dK and dV, before scale, from key total_from on. */
+    key_tile keys;    /* keys holds K and V of a tile of keys, [keys][pitch]. */
+    float *part[2];   /* part is what a chunk of rows adds to dK and dV of these keys. */
+    float *total[2];  /* total is dK and dV, before scale, from key total_from on. */
+    float *matrix[2]; /* The naive path has P and dS of a head here. */
     int64_t total_from;
     float *ones;
     float *packed_o;
@@ -91,17 +86,102 @@ typedef struct desk {
     sequence seq;
     /* kv_head is that of the keys, and head that of the rows in the panel. */
     int64_t kv_head, head;
-    int finite; /* Nonzero means that all results so far are finite. */
-    char *slot;
-    int row_tiles; /* row_tiles counts those in use. */
+    int finite;     /* Nonzero means that all results so far are finite. */
+    int row_tiles;  /* row_tiles counts those in use. */
+    char *row_tile; /* The row tiles of the panel begin here. */
+    tile blank;     /* blank is a row tile without rows: what all of them share. */
     row_group group;
 } desk;
-
-#define FLOATS(slot, offset) ((float *)(void *)((slot) + (offset)))
 
 static const backward *backward_of(const call *c)
 {
     return (const backward *)(const void *)c;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Memory of a worker
+ * --------------------------------------------------------------------------------------------- */
+
+/* A memory_part is an array of a desk or a grad_tile: where its pointer is in there, and its
+ * size. */
+typedef struct memory_part {
+    size_t pointer;
+    int64_t count;
+    size_t bytes_each;
+} memory_part;
+
+#define PART(owner, member, count)                                                                 \
+    {                                                                                              \
+        offsetof(owner, member), count, sizeof *((owner *)0)->member                               \
+    }
+
+/* lay_parts puts the arrays one after the other behind their owner, sets its pointers, and returns
+ * the bytes of all. Without an owner it only counts them. */
+static int64_t lay_parts(const memory_part *parts, int n, size_t owner_bytes, char *owner)
+{
+    int64_t at = aligned((int64_t)owner_bytes);
+    int i;
+    for (i = 0; i < n; i++) {
+        const int64_t offset = place(&at, parts[i].count, parts[i].bytes_each);
+        char *array = owner ? owner + offset : NULL;
+        if (owner)
+            memcpy(owner + parts[i].pointer, &array, sizeof array);
+    }
+    return at;
+}
+
+OWN_FRAME static int64_t lay_grad_tile(const problem *pr, const layout *lay, const plan *pl,
+                                       grad_tile *row)
+{
+    const int64_t rows = pl->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
+    const memory_part parts[] = {
+        PART(grad_tile, t.lanes, rows),
+        PART(grad_tile, t.qt, times(rows, dim)),
+        PART(grad_tile, dout_t, times(rows, dim_v)),
+        PART(grad_tile, q, times(rows, pl->pitch[KEYS])),
+        PART(grad_tile, dout, times(rows, pl->pitch[VALUES])),
+        PART(grad_tile, dq, lay->dq_floats),
+        PART(grad_tile, dq_total, lay->dq_floats),
+        PART(grad_tile, lse2, rows),
+        PART(grad_tile, delta, rows),
+        PART(grad_tile, sum, rows),
+        PART(grad_tile, sum_total, rows),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof *row, (char *)row);
+}
+
+OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const plan *pl, char *slot)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = pl->rows, keys = pl->keys, pairs = lay->pair_floats;
+    const int64_t pitch = pl->pitch[KEYS], pitch_v = pl->pitch[VALUES];
+    const int64_t tiles = pl->impl == ATTN_IMPL_NAIVE ? ceil_div(pr->max_q_len, rows) : 0;
+    const int64_t matrix_floats = times(times(tiles, rows), pr->max_kv_len);
+    const memory_part parts[] = {
+        PART(desk, group.s, lay->group * pairs),
+        PART(desk, group.dp, lay->group * pairs),
+        PART(desk, tanh, p->softcap > 0 ? pairs : 0),
+        PART(desk, natural, p->score ? pairs : 0),
+        PART(desk, x, pairs),
+        PART(desk, blank.lane_values, 3 * rows),
+        PART(desk, blank.lane_keys, 2 * rows),
+        PART(desk, blank.alive, pairs),
+        PART(desk, keys.copy[KEYS], times(keys, pitch)),
+        PART(desk, part[KEYS], times(keys, pitch)),
+        PART(desk, total[KEYS], times(lay->max_keys, pitch)),
+        PART(desk, matrix[KEYS], matrix_floats),
+        PART(desk, keys.copy[VALUES], times(keys, pitch_v)),
+        PART(desk, part[VALUES], times(keys, pitch_v)),
+        PART(desk, total[VALUES], times(lay->max_keys, pitch_v)),
+        PART(desk, matrix[VALUES], matrix_floats),
+        PART(desk, blank.stage, times(rows, max64(p->head_dim, p->head_dim_v))),
+        PART(desk, blank.row_in, rows),
+        PART(desk, blank.row_out, rows),
+        PART(desk, ones, rows),
+        PART(desk, packed_o, times(rows, p->head_dim_v)),
+        PART(desk, row_tile, times(lay->panel, lay->row_tile_bytes)),
+    };
+    return lay_parts(parts, COUNT_OF(parts), sizeof(desk), slot);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -135,86 +215,33 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
 }
 
 static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
-                       layout *lay)
+                       layout *lay, plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int naive = pr->impl == ATTN_IMPL_NAIVE;
+    const int naive = pl->impl == ATTN_IMPL_NAIVE;
     const attn_sum_axes bias = bias_axes(p, &g->dbias);
     int64_t most;
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
-    lay->rows = p->kernels->rows;
-    lay->keys = asked->tile_keys;
-    for (lay->keys = lay->keys ? lay->keys : 128;
-         !asked->tile_keys && lay->keys * lay->rows > PAIR_FLOATS && lay->keys > ATTN_BLOCK;)
-        lay->keys /= 2;
-    most = min64(naive ? lay->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
-    lay->panel = (int)ceil_div(most, lay->rows);
-    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / lay->rows));
-    lay->pair_floats = (int64_t)lay->rows * lay->keys;
-    lay->item_rows = lay->panel * lay->rows;
-    lay->item_keys = 4 * lay->keys;
-    divide(pr, p->num_heads_q, pr->max_q_len, lay->rows, &lay->item_rows);
-    divide(pr, p->num_heads_kv, pr->max_kv_len, lay->keys, &lay->item_keys);
+    pl->rows = p->kernels->rows;
+    pl->keys = asked->tile_keys ? asked->tile_keys : 128;
+    while (!asked->tile_keys && pl->keys * pl->rows > PAIR_FLOATS && pl->keys > ATTN_BLOCK)
+        pl->keys /= 2;
+    most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
+    lay->panel = (int)ceil_div(most, pl->rows);
+    lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));
+    lay->pair_floats = (int64_t)pl->rows * pl->keys;
+    lay->dq_floats = whole_lines(times(pl->rows, p->head_dim));
+    lay->item_rows = lay->panel * pl->rows;
+    lay->item_keys = 4 * pl->keys;
+    divide(pr, p->num_heads_q, pr->max_q_len, pl->rows, &lay->item_rows);
+    divide(pr, p->num_heads_kv, pr->max_kv_len, pl->keys, &lay->item_keys);
     lay->max_keys =
         lay->gemms == 5 || naive ? pr->max_kv_len : min64(lay->item_keys, pr->max_kv_len);
     lay->bias_beside = (lay->want & WANT_BIAS) && keeps_all(&bias) && pr->max_q_len > 0 &&
                        (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
-    lay->pitch[KEYS] = pitch_of(p->head_dim);
-    lay->pitch[VALUES] = pitch_of(p->head_dim_v);
-}
-
-static void plan_grad_tile(const problem *pr, layout *lay)
-{
-    const int64_t rows = lay->rows, dim = pr->p.head_dim, dim_v = pr->p.head_dim_v;
-    int64_t at = 0;
-    lay->dq_floats = whole_lines(times(rows, dim));
-    place(&at, 1, sizeof(grad_tile));
-    lay->lanes = place(&at, rows, sizeof(lane));
-    lay->qt = place(&at, times(rows, dim), sizeof(float));
-    lay->dout_t = place(&at, times(rows, dim_v), sizeof(float));
-    lay->q = place(&at, times(rows, lay->pitch[KEYS]), sizeof(float));
-    lay->dout = place(&at, times(rows, lay->pitch[VALUES]), sizeof(float));
-    lay->dq = place(&at, lay->dq_floats, sizeof(float));
-    lay->dq_total = place(&at, lay->dq_floats, sizeof(float));
-    lay->lse2 = place(&at, rows, sizeof(float));
-    lay->delta = place(&at, rows, sizeof(float));
-    lay->sum = place(&at, rows, sizeof(float));
-    lay->sum_total = place(&at, rows, sizeof(float));
-    lay->row_tile_bytes = at;
-}
-
-/* plan_desk returns the bytes of a slot. */
-static int64_t plan_desk(const problem *pr, layout *lay)
-{
-    const attn_params *p = &pr->p;
-    const int64_t rows = lay->rows, pairs = lay->pair_floats;
-    const int64_t dim = max64(p->head_dim, p->head_dim_v);
-    int64_t at = 0;
-    int which;
-    place(&at, 1, sizeof(desk));
-    lay->s = place(&at, lay->group * pairs, sizeof(float));
-    lay->dp = place(&at, lay->group * pairs, sizeof(float));
-    lay->tanh = place(&at, p->softcap > 0 ? pairs : 0, sizeof(float));
-    lay->natural = place(&at, p->score ? pairs : 0, sizeof(float));
-    lay->x = place(&at, pairs, sizeof(float));
-    lay->lane_values = place(&at, 3 * rows, sizeof(float));
-    lay->lane_keys = place(&at, 2 * rows, sizeof(int));
-    lay->alive = place(&at, pairs, sizeof(uint8_t));
-    for (which = KEYS; which <= VALUES; which++) {
-        lay->copy[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->part[which] = place(&at, times(lay->keys, lay->pitch[which]), sizeof(float));
-        lay->total[which] = place(&at, times(lay->max_keys, lay->pitch[which]), sizeof(float));
-        lay->matrix[which] = place(&at, lay->matrix_floats, sizeof(float));
-    }
-    lay->key_tile = place(&at, 1, sizeof(key_tile));
-    lay->stage = place(&at, times(rows, dim), sizeof(float));
-    lay->row_in = place(&at, rows, sizeof(const float *));
-    lay->row_out = place(&at, rows, sizeof(float *));
-    lay->ones = place(&at, rows, sizeof(float));
-    lay->packed_o = place(&at, times(rows, p->head_dim_v), sizeof(float));
-    lay->row_tiles = at;
-    return plus(at, times(lay->panel, lay->row_tile_bytes));
+    pl->pitch[KEYS] = pitch_of(p->head_dim);
+    pl->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
 /* all_rows counts the rows of all heads, as state_row numbers them. */
@@ -236,20 +263,14 @@ static int64_t most_items(const problem *pr, const layout *lay)
 static void plan_backward(const problem *pr, const attn_gradients *g, const attn_params *asked,
                           layout *lay, plan *pl)
 {
-    const int64_t rows = pr->p.kernels->rows;
     memset(pl, 0, sizeof *pl);
     memset(lay, 0, sizeof *lay);
     pl->impl = pr->impl;
-    if (pl->impl == ATTN_IMPL_NAIVE)
-        lay->matrix_floats = times(times(ceil_div(pr->max_q_len, rows), rows), pr->max_kv_len);
-    plan_sizes(pr, g, asked, lay);
-    plan_grad_tile(pr, lay);
     pl->kernels = pr->p.kernels;
-    pl->rows = lay->rows;
-    pl->keys = lay->keys;
     pl->modified = has_modifier(&pr->p);
-    memcpy(pl->pitch, lay->pitch, sizeof pl->pitch);
-    pl->slot_bytes = plan_desk(pr, lay);
+    plan_sizes(pr, g, asked, lay, pl);
+    lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
+    pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
     pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }

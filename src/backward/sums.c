@@ -23,7 +23,7 @@ static void take_distances(const desk *w, const tile *t, int64_t j0, int n, attn
         for (j = 0; j < n; j++) {
             const int64_t distance = t->lanes[r].pos - (j0 + j);
             const float x = (float)(distance < 0 ? -distance : distance);
-            float *ds = &w->dp[j * w->lay->rows + r];
+            float *ds = &w->dp[j * w->pl->rows + r];
             *ds = is_dead(*ds) ? *ds : -x * *ds;
         }
 }
@@ -36,19 +36,19 @@ static void add_to_elements(const desk *w, const tile *t, int64_t j0, int n, att
     for (r = lanes.begin; r < lanes.end; r++) {
         float *to = element_of(w, t->lanes[r].i, j0);
         for (j = 0; j < n; j++, to += step)
-            *to = *to + w->dp[j * w->lay->rows + r];
+            *to = *to + w->dp[j * w->pl->rows + r];
     }
 }
 
 /* add_to_keys adds dS to the sums of its keys, in part[KEYS]. */
 static void add_to_keys(const desk *w, int64_t j0, int n, attn_lanes lanes)
 {
-    float *sums = w->part[KEYS] + (j0 - w->keys->j0);
+    float *sums = w->part[KEYS] + (j0 - w->keys.j0);
     int j, r;
     for (j = 0; j < n; j++) {
         float sum = sums[j];
         for (r = lanes.begin; r < lanes.end; r++)
-            sum = sum + w->dp[j * w->lay->rows + r];
+            sum = sum + w->dp[j * w->pl->rows + r];
         sums[j] = sum;
     }
 }
@@ -58,7 +58,7 @@ static void add_to_rows(const desk *w, grad_tile *row, int n, attn_lanes lanes)
 {
     const float *ds = w->dp;
     int j, r;
-    for (j = 0; j < n; j++, ds += w->lay->rows)
+    for (j = 0; j < n; j++, ds += w->pl->rows)
         for (r = lanes.begin; r < lanes.end; r++)
             row->sum[r] = row->sum[r] + ds[r];
 }
@@ -95,7 +95,7 @@ static void write_row_sums(const desk *w)
         return;
     for (g = 0; g < w->row_tiles; g++) {
         const grad_tile *row = grad_tile_at(w, g);
-        for (r = 0; r < w->lay->rows && row->t.lanes[r].used; r++) {
+        for (r = 0; r < w->pl->rows && row->t.lanes[r].used; r++) {
             float *to = w->axes->kept[ATTN_AXIS_ROW] ? element_of(w, row->t.lanes[r].i, 0) : &chunk;
             *to = *to + row->sum_total[r];
         }

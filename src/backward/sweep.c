@@ -7,18 +7,27 @@
 #include "pairs.c"
 #include "sums.c"
 
+/* add_to_dq adds to dQ of a row tile what the open keys j0 to j0+n-1 have for it. */
+static void add_to_dq(const desk *w, float *to, int64_t j0, int n, attn_lanes lanes)
+{
+    const attn_product dq = { .to = to,
+                              .by = w->dp,
+                              .kv = open_rows_of(w, KEYS, j0),
+                              .stride = (ptrdiff_t)w->pl->pitch[KEYS],
+                              .n = n,
+                              .dim = w->pr->p.head_dim,
+                              .lanes = lanes };
+    if (w->redo)
+        w->kernels->pv_select(&dq);
+    else
+        w->kernels->pv(&dq);
+}
+
 /* add_pairs adds the pairs of a row tile and keys j0 to j0+n-1 to the row's gradients. It returns
  * the lanes whose p and dS then are in w->s and w->dp. */
 static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
 {
     const attn_lanes lanes = pair_gradients(w, row, j0, n);
-    const attn_product dq = { .to = row->dq,
-                              .by = w->dp,
-                              .kv = open_rows_of(w, KEYS, j0),
-                              .stride = (ptrdiff_t)w->lay->pitch[KEYS],
-                              .n = n,
-                              .dim = w->pr->p.head_dim,
-                              .lanes = lanes };
     if (lanes.begin == lanes.end)
         return lanes;
     row->entered = 1;
@@ -27,17 +36,15 @@ static attn_lanes add_pairs(desk *w, grad_tile *row, int64_t j0, int n)
     if (!(w->want & (WANT_DQ | WANT_KEYS)))
         return lanes;
     finish_pairs(w, n);
-    if ((w->want & WANT_DQ) && w->redo)
-        w->kernels->pv_select(&dq);
-    else if (w->want & WANT_DQ)
-        w->kernels->pv(&dq);
+    if (w->want & WANT_DQ)
+        add_to_dq(w, row->dq, j0, n, lanes);
     return lanes;
 }
 
 /* fill_dead makes pairs of keys outside begin to end-1 of a tile of n dead. */
 static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 {
-    const int rows = w->lay->rows;
+    const int rows = w->pl->rows;
     int k;
     for (k = 0; k < begin * rows; k++)
         x[k] = ATTN_DEAD;
@@ -50,17 +57,17 @@ static void fill_dead(const desk *w, float *x, int begin, int end, int n)
 static void add_grad_tile(desk *w, grad_tile *row, int n)
 {
     row_group *g = &w->group;
-    const int64_t j0 = w->keys->j0;
+    const int64_t j0 = w->keys.j0;
     const int from = (int)min64(n, max64(0, row->t.lo - j0));
     const int to = (int)min64(n, max64(0, row->t.hi - j0));
     const int64_t at = g->count * w->lay->pair_floats;
-    float *s = FLOATS(w->slot, w->lay->s) + at, *dp = FLOATS(w->slot, w->lay->dp) + at;
+    float *s = g->s + at, *dp = g->dp + at;
     attn_lanes lanes;
     attn_term term;
     if (from >= to)
         return;
-    w->s = s + from * w->lay->rows;
-    w->dp = dp + from * w->lay->rows;
+    w->s = s + from * w->pl->rows;
+    w->dp = dp + from * w->pl->rows;
     lanes = add_pairs(w, row, j0 + from, to - from);
     if (!(w->want & WANT_KEYS) || lanes.begin == lanes.end)
         return;
@@ -77,16 +84,16 @@ static void add_grad_tile(desk *w, grad_tile *row, int n)
     g->dv[g->count++] = term;
 }
 
-/* What the group has, terms of dK or dV, enters that of the open keys. */
-static void add_terms(const desk *w, int which, const attn_term *term, int n)
+/* add_terms adds `count` terms to dK or dV of n keys. */
+static void add_terms(const desk *w, int which, float *to, const attn_term *term, int count, int n)
 {
-    const ptrdiff_t pitch = (ptrdiff_t)w->lay->pitch[which];
-    const attn_outer f = { .to = w->part[which],
+    const ptrdiff_t pitch = (ptrdiff_t)w->pl->pitch[which];
+    const attn_outer f = { .to = to,
                            .stride = pitch,
                            .n = n,
                            .columns = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
                            .term = term,
-                           .count = w->group.count,
+                           .count = count,
                            .b_stride = pitch };
     if (w->redo)
         w->kernels->outer_select(&f);
@@ -98,9 +105,9 @@ static void add_group(const desk *w, int n)
 {
     const row_group *g = &w->group;
     if (g->count && (w->want & WANT_DK))
-        add_terms(w, KEYS, g->dk, n);
+        add_terms(w, KEYS, w->part[KEYS], g->dk, g->count, n);
     if (g->count && (w->want & WANT_DV))
-        add_terms(w, VALUES, g->dv, n);
+        add_terms(w, VALUES, w->part[VALUES], g->dv, g->count, n);
 }
 
 /* flush adds x to total and sets it to +0. n is a multiple of 16, so it goes 16 at a time, which
@@ -129,7 +136,7 @@ static void end_chunk_of_keys(const desk *w)
         if (row->entered && (w->want & WANT_DQ))
             flush(row->dq_total, row->dq, w->lay->dq_floats);
         if (row->entered)
-            flush(row->sum_total, row->sum, whole_lines(w->lay->rows));
+            flush(row->sum_total, row->sum, whole_lines(w->pl->rows));
         row->entered = 0;
     }
 }
@@ -141,7 +148,7 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
     int i = 0, last, which;
     load_keys(w, j0, n);
     for (which = KEYS; which <= VALUES && (w->want & (WANT_KEYS | WANT_SUMS)); which++)
-        clear(w->part[which], n * w->lay->pitch[which]);
+        clear(w->part[which], n * w->pl->pitch[which]);
     while (i < w->row_tiles) {
         w->group.count = 0;
         for (last = i + w->lay->group; i < last && i < w->row_tiles; i++)
@@ -149,8 +156,8 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
         add_group(w, n);
     }
     for (which = KEYS; which <= VALUES && (w->want & WANT_KEYS); which++)
-        flush(w->total[which] + (j0 - w->total_from) * w->lay->pitch[which], w->part[which],
-              n * w->lay->pitch[which]);
+        flush(w->total[which] + (j0 - w->total_from) * w->pl->pitch[which], w->part[which],
+              n * w->pl->pitch[which]);
     if (w->want & WANT_SUMS)
         write_key_sums(w, j0, n);
 }
@@ -159,15 +166,15 @@ static void sweep_keys(desk *w, int64_t j0, int64_t end)
 static void write_dq(desk *w, grad_tile *row)
 {
     const attn_params *p = &w->pr->p;
-    w->finite &= w->kernels->finite(row->dq_total, w->lay->rows * p->head_dim);
-    write_lanes(&row->t, &w->back->g.dq, p->head_dim, row->dq_total, w->ones, p->scale);
+    w->finite &= w->kernels->finite(row->dq_total, w->pl->rows * p->head_dim);
+    write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
 /* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
  * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
-    const int64_t base = w->seq.key_base, keys = w->lay->keys;
+    const int64_t base = w->seq.key_base, keys = w->pl->keys;
     int64_t j = to, hi = from, end;
     int g;
     open_panel(w, i0, i1);
@@ -202,7 +209,7 @@ static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1,
         w->kv_head = head / w->pr->group;
         for (i = i0; i < i1; i = end) {
             const int64_t chunk_end = (i / ATTN_CHUNK + 1) * ATTN_CHUNK;
-            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->lay->rows);
+            end = min64(min64(i1, chunk_end), i + (int64_t)w->lay->panel * w->pl->rows);
             sweep_panel(w, i, end, from, to);
         }
     }

@@ -268,7 +268,7 @@ static void backward_call(dilated_slot *w)
         prepare_mean(w);
     ask_gradients_of(w);
     if (!w->status)
-        w->status = backward_cpu(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
     if (g->dq.data)
         each_row(w, add_dq);
     for (which = GRAD_K; which < GRADS; which++)
@@ -326,7 +326,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
     w->g.dsinks = g->dsinks;
-    return backward_cpu(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
+    return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }
 
 OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_dilated *d,
