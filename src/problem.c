@@ -87,7 +87,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     return s;
 }
 
-/* score_factor gives fl(scale * log2 e) to nearly the last bit: LOG2E_LO carries what binary32
+/* score_factor gives scale * log2 e to nearly the last bit: LOG2E_LO carries what binary32
  * loses of log2 e. */
 static float score_factor(float scale)
 {

@@ -95,8 +95,8 @@
  *   limits, which are rounding to nearest and no subnormal intermediate. This holds only if the
  *   caller's callbacks are pure.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
- *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
- *   stay below 2^127; beyond that IEEE arithmetic decides.
+ *   give finite results while every partial sum of q.k, scale * log2(e) times it, and
+ *   2^16 * kv_len * max|v| stay below 2^127; beyond that IEEE arithmetic decides.
  *
  * MACROS that a user may define before including attn.h and for compiling attn.c are these alone:
  *
@@ -124,7 +124,7 @@
 #define ATTN_VERSION_STRING "0.1.0"
 
 /* This number changes when the canonical order of operations of docs/canon.md changes. */
-#define ATTN_NUMERICS_VERSION 1
+#define ATTN_NUMERICS_VERSION 2
 
 #if defined ATTN_STATIC && defined __GNUC__
 #define ATTN_API static __attribute__((unused))
@@ -494,7 +494,8 @@ typedef struct attn_params {
     int64_t head_dim;
     /* head_dim_v is the number of elements of one v and o vector; 0 means head_dim. */
     int64_t head_dim_v;
-    /* scale is the factor on q.k and must be finite; 0 means 1/sqrt(head_dim). */
+    /* scale is the factor on q.k; it and scale * log2(e) must be finite; 0 means
+     * 1/sqrt(head_dim). */
     float scale;
 
     /* ---- tensors. With cu_seqlens the packed order of q, k, v and o is [token, head, dim], and

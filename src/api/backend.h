@@ -21,7 +21,7 @@ typedef struct attn_problem {
     int64_t max_q_len;
     /* max_kv_len counts the keys of the longest sequence that enter. */
     int64_t max_kv_len;
-    /* factor is scale * log2(e), the factor c on q. */
+    /* factor is scale * log2(e), the factor c on q.k; it is finite. */
     float factor;
     /* cap2 is softcap in base 2, and icap2 is its inverse; 0 means off. */
     float cap2, icap2;
@@ -105,4 +105,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 8
+#define ATTN_KERNEL_ABI 9
