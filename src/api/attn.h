@@ -494,8 +494,7 @@ typedef struct attn_params {
     int64_t head_dim;
     /* head_dim_v is the number of elements of one v and o vector; 0 means head_dim. */
     int64_t head_dim_v;
-    /* scale is the factor on q.k; it and scale * log2(e) must be finite; 0 means
-     * 1/sqrt(head_dim). */
+    /* scale is the factor on q.k. scale * log2(e) must be finite; 0 means 1/sqrt(head_dim). */
     float scale;
 
     /* ---- tensors. With cu_seqlens the packed order of q, k, v and o is [token, head, dim], and
