@@ -403,7 +403,7 @@ static inline uint16_t bf16_from_f32(float x)
  * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
  * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
  *
- *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     qt [d][rows]   packed queries                   s [n][rows]   logits (base 2), then p
  *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
  *
  *           lanes ->                    All of them computed in the canonical order of
@@ -490,6 +490,7 @@ typedef struct attn_product {
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
+    float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
     const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
     attn_ahead *ahead;      /* NULL = nothing */
@@ -549,11 +550,11 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
-      (qt, q, head_dim, c))                                                                        \
-    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
-    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    /* qt[d][lane] = q[lane][d]. */                                                                \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))         \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */     \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */     \
+    /* and factor are finite. */                                                                   \
     X(void, qk, (const attn_product *p), (p))                                                      \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
@@ -1731,10 +1732,16 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
+/* What a chain that ends leaves. */
+KERNEL float end_of(int scaled, float c, float factor)
+{
+    return scaled ? c * factor : c;
+}
+
 /* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
  * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
  * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
- * columns of b). */
+ * columns of b). Those of Q K^T are multiplied by the factor behind their last step. */
 typedef struct chains {
     float *c;
     ptrdiff_t ci;
@@ -1744,13 +1751,14 @@ typedef struct chains {
     const float *b;
     ptrdiff_t bt;
     int64_t n;
+    float factor;
 } chains;
 
 /* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
  * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
  * array of arrays fell to 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, chains s)
+KERNEL void chains8(int hw, int select, int scaled, chains s)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
     float *const c = s.c;
@@ -1783,19 +1791,19 @@ KERNEL void chains8(int hw, int select, chains s)
         }
     }
     for (r = 0; r < STRIP; r++) {
-        c[r] = c0[r];
-        c[r + ci] = c1[r];
-        c[r + 2 * ci] = c2[r];
-        c[r + 3 * ci] = c3[r];
-        c[r + 4 * ci] = c4[r];
-        c[r + 5 * ci] = c5[r];
-        c[r + 6 * ci] = c6[r];
-        c[r + 7 * ci] = c7[r];
+        c[r] = end_of(scaled, c0[r], s.factor);
+        c[r + ci] = end_of(scaled, c1[r], s.factor);
+        c[r + 2 * ci] = end_of(scaled, c2[r], s.factor);
+        c[r + 3 * ci] = end_of(scaled, c3[r], s.factor);
+        c[r + 4 * ci] = end_of(scaled, c4[r], s.factor);
+        c[r + 5 * ci] = end_of(scaled, c5[r], s.factor);
+        c[r + 6 * ci] = end_of(scaled, c6[r], s.factor);
+        c[r + 7 * ci] = end_of(scaled, c7[r], s.factor);
     }
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, chains s)
+KERNEL void chain(int hw, int select, int scaled, chains s)
 {
     float c0[STRIP];
     int64_t t;
@@ -1806,7 +1814,7 @@ KERNEL void chain(int hw, int select, chains s)
         for (r = 0; r < STRIP; r++)
             c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        s.c[r] = c0[r];
+        s.c[r] = end_of(scaled, c0[r], s.factor);
 }
 
 /* Those from chain i on, in lanes from `at` on. */
@@ -1819,14 +1827,14 @@ KERNEL chains chains_at(chains s, int64_t i, int64_t at)
 }
 
 /* All of them in lanes begin..end-1. */
-KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
+KERNEL void all_chains(int hw, int select, int scaled, chains s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
         for (i = 0; i + 8 <= s.count; i += 8)
-            chains8(hw, select, chains_at(s, i, at));
+            chains8(hw, select, scaled, chains_at(s, i, at));
         for (; i < s.count; i++)
-            chain(hw, select, chains_at(s, i, at));
+            chain(hw, select, scaled, chains_at(s, i, at));
     }
 }
 
@@ -1847,14 +1855,14 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim)
 {
     int64_t d;
     int r;
     (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
-            qt[d * LANES + r] = q[r][d] * c;
+            qt[d * LANES + r] = q[r][d];
 }
 
 KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
@@ -1951,12 +1959,13 @@ KERNEL void qk_body(int hw, const attn_product *p)
                        .xt = 1,
                        .b = p->by,
                        .bt = LANES,
-                       .n = p->dim };
+                       .n = p->dim,
+                       .factor = p->factor };
     ask_ahead(p->ahead);
     if (p->beside) /* only vector kernels gain from doing both at once */
         exp_block_body(hw, p->beside);
     memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
-    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, 0, 1, s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void add_values_body(int hw, int select, const attn_product *p)
@@ -1971,7 +1980,7 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
                        .bt = LANES,
                        .n = p->n };
     ask_ahead(p->ahead);
-    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, select, 0, s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
@@ -2098,7 +2107,7 @@ KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
                            .b = term->b + first * f->b_stride,
                            .bt = f->b_stride,
                            .n = term->lanes.end - first };
-        all_chains(hw, select, s, 0, f->columns);
+        all_chains(hw, select, 0, s, 0, f->columns);
     }
 }
 
@@ -3051,8 +3060,8 @@ static attn_status check_sizes(const attn_params *p, text *why)
 
 static attn_status check_numbers(const attn_params *p, text *why)
 {
-    if (!is_finite(p->scale))
-        return bad_number(why, "scale", p->scale, " must be finite");
+    if (!is_finite(score_factor(p->scale)))
+        return bad_number(why, "scale", p->scale, " times log2(e) must be finite");
     if (!is_finite(p->softcap) || p->softcap < 0)
         return bad_number(why, "softcap", p->softcap, " must be finite and at least 0");
     if (p->softcap > 0 && !(p->softcap > 1e-30f && p->softcap < 1e30f))
@@ -4252,7 +4261,7 @@ static int set_rows(tile *t, const row_choice *choice)
         }
     }
     if (t->used)
-        t->pl->kernels->pack(t->qt, q, p->head_dim, pr->factor);
+        t->pl->kernels->pack(t->qt, q, p->head_dim);
     return t->used;
 }
 
@@ -4696,6 +4705,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .runs = &runs,
                              .n = n,
                              .dim = p->head_dim,
+                             .factor = t->pr->factor,
                              .beside = beside,
                              .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
@@ -5922,8 +5932,9 @@ static void naive_item(const call *c, char *slot, int64_t index)
 
 /* src/logits.c - logits items: logits or probabilities of chosen rows, tile by tile, without a matrix. */
 
-/* normaliser gives mu = fl(m + log2 l), so that p = 2^(s - mu); m and l include the sink. */
-static void normaliser(tile *t, float *mu)
+/* normaliser gives m and r = fl(1 / l) of each lane, so that p = 2^(s - m) * r; m and l come after
+ * the sink. */
+static void normaliser(tile *t, float *m, float *inverse)
 {
     float *root;
     int r;
@@ -5932,8 +5943,8 @@ static void normaliser(tile *t, float *mu)
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
         const float l = state_l(t, root)[r];
-        mu[r] = l == 0.0f ? 0.0f : log2_canon(l);
-        mu[r] = root[r] == NEG_INF ? mu[r] : root[r] + mu[r];
+        m[r] = root[r];
+        inverse[r] = 1.0f / (l == 0.0f ? 1.0f : l);
     }
     give_state(t, root);
 }
@@ -5955,8 +5966,22 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* stage_tile fills t->s_tile with natural logits, or probabilities, at the stage asked for. */
-static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
+/* weigh_tile makes probabilities of n keys' logits. The sums of exp_sum go nowhere. */
+static void weigh_tile(tile *t, float *s, int n, const float *m, const float *inverse)
+{
+    const int rows = t->pl->rows;
+    int j, r;
+    t->pl->kernels->exp_sum(s, n, ATTN_DEAD, m, t->lane_values);
+    for (j = 0; j < n; j++, s += rows)
+        for (r = 0; r < rows; r++) {
+            const float p = s[r] * inverse[r];
+            s[r] = is_dead(s[r]) ? 0.0f : p;
+        }
+}
+
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
+static void stage_tile(tile *t, int64_t j0, int n, const float *m, const float *inverse)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
     const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
@@ -5967,7 +5992,7 @@ static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
     for (k = 0; k < count && class == ATTN_TILE_EMPTY; k++)
         s[k] = NEG_INF;
     if (stage == ATTN_LOGITS_SOFTMAX)
-        t->pl->kernels->exp_sum(s, n, 0.0f, mu, sums);
+        weigh_tile(t, s, n, m, inverse);
     for (k = 0; k < count && stage != ATTN_LOGITS_SOFTMAX; k++)
         s[k] = s[k] * LN2;
 }
@@ -5981,7 +6006,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
                                 index % c->pl.logits_tiles * rows, p->logits.num_rows,
                                 p->logits.rows };
     tile *t = open_tile(c, slot, 0);
-    float *mu = t->lane_values + rows, *sums = mu + rows;
+    float *m = t->lane_values + rows, *inverse = m + rows;
     int64_t j0;
     int j, r;
     t->kv_head = head % p->num_heads_kv;
@@ -5989,13 +6014,13 @@ static void logits_item(const call *c, char *slot, int64_t index)
     if (!set_rows(t, &choice))
         return;
     if (softmax)
-        normaliser(t, mu);
+        normaliser(t, m, inverse);
     for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, mu, sums);
+        stage_tile(t, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
@@ -9467,7 +9492,8 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
-/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K, which is the
+ * score, or of V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -9477,6 +9503,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
                              .stride = (ptrdiff_t)w->pl->pitch[which],
                              .n = n,
                              .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                             .factor = which == KEYS ? w->pr->factor : 1.0f,
                              .lanes = lanes };
     w->kernels->qk(&p);
 }
@@ -9654,7 +9681,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     int r;
     for (r = 0; r < t->pl->rows; r++)
         t->row_in[r] = from + r * pitch;
-    t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
+    t->pl->kernels->pack(to, t->row_in, dim);
 }
 
 /* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */

@@ -249,7 +249,7 @@ static const char *cl_error_name(cl_int error)
  * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
  * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
  *
- *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     qt [d][rows]   packed queries                   s [n][rows]   logits (base 2), then p
  *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
  *
  *           lanes ->                    All of them computed in the canonical order of
@@ -336,6 +336,7 @@ typedef struct attn_product {
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
+    float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
     const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
     attn_ahead *ahead;      /* NULL = nothing */
@@ -395,11 +396,11 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
-      (qt, q, head_dim, c))                                                                        \
-    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
-    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    /* qt[d][lane] = q[lane][d]. */                                                                \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))         \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */     \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */     \
+    /* and factor are finite. */                                                                   \
     X(void, qk, (const attn_product *p), (p))                                                      \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \

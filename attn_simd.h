@@ -51,7 +51,7 @@
  * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
  * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
  *
- *     qt [d][rows]   packed queries, scaled           s [n][rows]   logits (base 2), then p
+ *     qt [d][rows]   packed queries                   s [n][rows]   logits (base 2), then p
  *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
  *
  *           lanes ->                    All of them computed in the canonical order of
@@ -138,6 +138,7 @@ typedef struct attn_product {
     const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
     int n;                 /* keys */
     int64_t dim;           /* head_dim, or head_dim_v */
+    float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
     const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
     attn_ahead *ahead;      /* NULL = nothing */
@@ -197,11 +198,11 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = fl(q[lane][d] * c). */                                                        \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim, float c),                   \
-      (qt, q, head_dim, c))                                                                        \
-    /* to[j][lane] = chain over d of fma(by[d][lane], kv[j*stride + d], to) from +0, in these */   \
-    /* lanes. The others get numbers, too: +0 where `by` is 0 and K finite. */                     \
+    /* qt[d][lane] = q[lane][d]. */                                                                \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))         \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */     \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */     \
+    /* and factor are finite. */                                                                   \
     X(void, qk, (const attn_product *p), (p))                                                      \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
@@ -317,6 +318,7 @@ struct attn_kernels {
 typedef struct simd_way {
     int width;  /* vectors of lanes */
     int fresh;  /* c starts at +0 */
+    int scaled; /* c ends, and is multiplied by the factor */
     int select; /* 0 or what may be dead */
     int mode;   /* EXP_NONE, ... */
 } simd_way;
@@ -330,16 +332,19 @@ typedef struct simd_chains {
     ptrdiff_t xi, xt;
     const float *b;
     int64_t n;
+    float factor;
     const attn_exp *beside;
     attn_ahead *ahead;
 } simd_chains;
 
-/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. */
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. The factor
+ * is 1 where elements are left over, as it multiplies behind the last one. */
 typedef struct simd_keys {
     const float *qt;
     ptrdiff_t step;
     int dtype;
     int64_t whole;
+    float factor;
     attn_lanes lanes;
     attn_ahead *ahead;
 } simd_keys;
@@ -352,6 +357,7 @@ typedef struct simd_block {
     ptrdiff_t step;
     const float *qt;
     int64_t whole;
+    float factor;
     int at; /* the first lane */
     attn_ahead *ahead;
 } simd_block;
@@ -573,7 +579,8 @@ INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t fir
     }
     EACH(i, count)
         EACH(v, w.width)
-            v_store(c + i * ROWS + v * VL, acc[i][v]);
+            v_store(c + i * ROWS + v * VL,
+                    w.scaled ? v_mul(acc[i][v], v_set1(z->factor)) : acc[i][v]);
 }
 
 /* All of them; z->beside, unless EXP_NONE, is done when it returns. */
@@ -611,11 +618,11 @@ INLINE void isa(clear_others)(float *s, int n, int at, int width)
 INLINE void isa(qk_wide)(int width, const simd_chains *z)
 {
     if (width < NV || !z->beside)
-        isa(all_chains)((simd_way){ .width = width, .fresh = 1 }, z);
+        isa(all_chains)((simd_way){ .width = width, .fresh = 1, .scaled = 1 }, z);
     else if (z->beside->calm)
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_CALM }, z);
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_CALM }, z);
     else
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_SAFE }, z);
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_SAFE }, z);
 }
 
 #define QK_WIDE(w) isa(qk_wide)(w, &z)
@@ -631,6 +638,7 @@ static void isa(qk_many)(const attn_product *p)
                       .xt = 1,
                       .b = p->by + at,
                       .n = p->dim,
+                      .factor = p->factor,
                       .beside = p->beside,
                       .ahead = p->ahead };
     if (z.beside && (width < NV || isa(width)(z.beside->lanes, &beside_at) < NV)) {
@@ -812,7 +820,7 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
     EACH(g, BLOCK_V) {
         vf sums[FEW];
         EACH(r, FEW)
-            sums[r] = r < rows ? acc[g][r] : v_zero();
+            sums[r] = r < rows ? v_mul(acc[g][r], v_set1(b->factor)) : v_zero();
         isa(put_logits)(rows, b->at, b->to + g * QUARTERS, b->apart, sums);
     }
 }
@@ -852,6 +860,7 @@ INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *fro
                        .step = apart * k->step,
                        .qt = k->qt,
                        .whole = k->whole,
+                       .factor = k->factor,
                        .at = isa(first_of)(k->lanes),
                        .ahead = k->ahead };
     int b;
@@ -929,6 +938,7 @@ static void isa(qk)(const attn_product *p)
                           .step = p->stride * ELEMENT(ATTN_F32),
                           .dtype = ATTN_F32,
                           .whole = p->dim / 4 * 4,
+                          .factor = p->dim % 4 ? 1.0f : p->factor,
                           .lanes = p->lanes,
                           .ahead = p->ahead };
     const int keys = isa(qk_blocks)(&k, p->to, (const char *)p->kv, p->n);
@@ -939,8 +949,9 @@ static void isa(qk)(const attn_product *p)
                                 .xi = p->stride,
                                 .xt = 1,
                                 .b = p->by + k.whole * ROWS,
-                                .n = p->dim - k.whole };
-        isa(all_chains)((simd_way){ .width = NV }, &z);
+                                .n = p->dim - k.whole,
+                                .factor = p->factor };
+        isa(all_chains)((simd_way){ .width = NV, .scaled = 1 }, &z);
     }
     if (p->beside && isa(rows_of)(p->lanes))
         isa(exp_block)(p->beside);
@@ -978,6 +989,7 @@ static void isa(qk_runs)(const attn_product *p)
                           .step = runs->stride,
                           .dtype = runs->dtype,
                           .whole = p->dim,
+                          .factor = p->factor,
                           .lanes = p->lanes,
                           .ahead = p->ahead };
     const int64_t lines = k.ahead ? k.ahead->lines : 0;
@@ -1346,7 +1358,7 @@ CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)
 
-static void isa(pack)(float *qt, const float *const *q, int64_t head_dim, float c)
+static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 {
     int64_t d;
     int r, v;
@@ -1355,14 +1367,14 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim, float 
         for (d = 0; d + VL <= head_dim; d += VL) {
             vf square[VL];
             EACH(i, VL)
-                square[i] = v_mul(v_load(from[i] + d), v_set1(c));
+                square[i] = v_load(from[i] + d);
             v_transpose(square);
             EACH(i, VL)
                 v_store(qt + (d + i) * ROWS + v * VL, square[i]);
         }
         for (; d < head_dim; d++)
             for (r = 0; r < VL; r++)
-                qt[d * ROWS + v * VL + r] = from[r][d] * c;
+                qt[d * ROWS + v * VL + r] = from[r][d];
     }
 }
 

@@ -580,18 +580,16 @@ float sink_of(const inputs *in, int head)
 float score_of(const inputs *in, const row *r, int j)
 {
     const int dim = (int)NUMBER(N_DIM), type = (int)NUMBER(N_Q_TYPE);
-    const float factor = FLOAT_NUMBER(N_FACTOR);
     const long q_at = row_at(in, N_Q, r);
     long entry, at;
     float s = 0.0f;
     int d;
     key_at(in, r->b, r->s, j, &entry, &at);
     at = KEY_AT(N_K, entry, r->kv_head, at);
-    for (d = 0; d < dim; d++) {
-        const float x = load1(in->q + NUMBER(N_Q), type, q_at + d) * factor;
-        s = fma(x, load1(in->k + NUMBER(N_K), K_TYPE, at + d), s);
-    }
-    return s;
+    for (d = 0; d < dim; d++)
+        s = fma(load1(in->q + NUMBER(N_Q), type, q_at + d),
+                load1(in->k + NUMBER(N_K), K_TYPE, at + d), s);
+    return s * FLOAT_NUMBER(N_FACTOR);
 }
 
 /* ---- a row's state (m, l, o) and its end */
@@ -777,14 +775,13 @@ INLINED float4 load_matrix(const matrix *x, int r, int d, int left)
     return at == NOWHERE ? (float4)(0.0f) : load_up_to4(x->data, x->type, at + d, left);
 }
 
-/* Elements d0.. of the rows of a, times factor, and of b into local memory. */
-INLINED void stage_slices(const tile *t, const matrix *a, float factor, const matrix *b, int dim,
-                          int d0)
+/* Elements d0.. of the rows of a and of b into local memory. */
+INLINED void stage_slices(const tile *t, const matrix *a, const matrix *b, int dim, int d0)
 {
     int x;
     for (x = t->t; x < (BM + BN) * (DS / 4); x += GROUP_ITEMS) {
         const int r = x / (DS / 4), d = d0 + x % (DS / 4) * 4;
-        const float4 value = r < BM ? load_matrix(a, r, d, dim - d) * factor
+        const float4 value = r < BM ? load_matrix(a, r, d, dim - d)
                                     : load_matrix(b, r - BM, d, dim - d);
         vstore4(value, 0, t->at.area + r * LDQ + d - d0);
     }
@@ -810,8 +807,8 @@ INLINED void multiply_slices(const tile *t, float s[TM][TN])
     }
 }
 
-/* s = factor A B^T: item (tx, ty) has rows ty + i TY of a and tx + j TX of b. */
-INLINED void multiply_rows(const tile *t, const matrix *a, float factor, const matrix *b, int dim,
+/* s = A B^T: item (tx, ty) has rows ty + i TY of a and tx + j TX of b. */
+INLINED void multiply_rows(const tile *t, const matrix *a, const matrix *b, int dim,
                            float s[TM][TN])
 {
     int d0;
@@ -820,18 +817,23 @@ INLINED void multiply_rows(const tile *t, const matrix *a, float factor, const m
             s[i][j] = 0.0f;
     for (d0 = 0; d0 < dim; d0 += DS) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        stage_slices(t, a, factor, b, dim, d0);
+        stage_slices(t, a, b, dim, d0);
         barrier(CLK_LOCAL_MEM_FENCE);
         multiply_slices(t, s);
     }
 }
 
+/* The scores: the factor comes once, behind the last element. */
 INLINED void multiply_qk(const tile *t, float s[TM][TN])
 {
     const inputs *in = t->in;
     const matrix q = matrix_of(in->q, NUMBER(N_Q), (int)NUMBER(N_Q_TYPE), t->at.q_at);
     const matrix k = matrix_of(in->k, NUMBER(N_K), K_TYPE, t->at.k_at);
-    multiply_rows(t, &q, FLOAT_NUMBER(N_FACTOR), &k, (int)NUMBER(N_DIM), s);
+    const float factor = FLOAT_NUMBER(N_FACTOR);
+    multiply_rows(t, &q, &k, (int)NUMBER(N_DIM), s);
+    UNROLL for (int i = 0; i < TM; i++)
+        UNROLL for (int j = 0; j < TN; j++)
+            s[i][j] = s[i][j] * factor;
 }
 
 /* A product to local memory, rows of `width`: an item may read its own elements back at once. What
@@ -1463,7 +1465,7 @@ void logits(INPUTS, bytes chosen, out_bytes out)
     __global float *s = line + column;
     const int used = i < r.s[S_Q_LEN], sums = used && stage == 3;
     ending e;
-    float whole;
+    float from, inverse;
     long j;
     for (j = t; used && j < width; j += ITEMS) {
         const long key = j - column;
@@ -1482,10 +1484,11 @@ void logits(INPUTS, bytes chosen, out_bytes out)
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     sum_row(s, &r, sums ? length : 0, m, l, wait_m, wait_l);
     e = end_row(in, r.head, m[0], l[0]);
-    whole = e.m + log2_canon(e.l);
+    from = e.m == NEG_INF ? 0.0f : e.m;
+    inverse = reciprocal(e.l);
     for (j = t; sums && j < length; j += ITEMS) {
-        float p = s[j] - whole;
-        p = exp2_canon(p);
+        float p = s[j] - from;
+        p = exp2_canon(p) * inverse;
         s[j] = s[j] == NEG_INF || l[0] == 0.0f ? 0.0f : p;
     }
 }
@@ -1674,7 +1677,7 @@ INLINED void pair_tile(const tile *t, const gradient *g, long j0, int wish)
     float x[TM][TN];
     multiply_qk(t, x);
     store_pairs(t, x, t->at.s, LDS);
-    multiply_rows(t, &dout, 1.0f, &v, wish == WISH_PV ? 0 : (int)NUMBER(N_DIM_V), x);
+    multiply_rows(t, &dout, &v, wish == WISH_PV ? 0 : (int)NUMBER(N_DIM_V), x);
     barrier(CLK_LOCAL_MEM_FENCE);
     store_pairs(t, x, t->at.area, BN);
     ROLL for (int i = 0; i < TM; i++) {

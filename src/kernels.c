@@ -22,10 +22,16 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
+/* What a chain that ends leaves. */
+KERNEL float end_of(int scaled, float c, float factor)
+{
+    return scaled ? c * factor : c;
+}
+
 /* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
  * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
  * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
- * columns of b). */
+ * columns of b). Those of Q K^T are multiplied by the factor behind their last step. */
 typedef struct chains {
     float *c;
     ptrdiff_t ci;
@@ -35,13 +41,14 @@ typedef struct chains {
     const float *b;
     ptrdiff_t bt;
     int64_t n;
+    float factor;
 } chains;
 
 /* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
  * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
  * array of arrays fell to 10-45 % in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, chains s)
+KERNEL void chains8(int hw, int select, int scaled, chains s)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
     float *const c = s.c;
@@ -74,19 +81,19 @@ KERNEL void chains8(int hw, int select, chains s)
         }
     }
     for (r = 0; r < STRIP; r++) {
-        c[r] = c0[r];
-        c[r + ci] = c1[r];
-        c[r + 2 * ci] = c2[r];
-        c[r + 3 * ci] = c3[r];
-        c[r + 4 * ci] = c4[r];
-        c[r + 5 * ci] = c5[r];
-        c[r + 6 * ci] = c6[r];
-        c[r + 7 * ci] = c7[r];
+        c[r] = end_of(scaled, c0[r], s.factor);
+        c[r + ci] = end_of(scaled, c1[r], s.factor);
+        c[r + 2 * ci] = end_of(scaled, c2[r], s.factor);
+        c[r + 3 * ci] = end_of(scaled, c3[r], s.factor);
+        c[r + 4 * ci] = end_of(scaled, c4[r], s.factor);
+        c[r + 5 * ci] = end_of(scaled, c5[r], s.factor);
+        c[r + 6 * ci] = end_of(scaled, c6[r], s.factor);
+        c[r + 7 * ci] = end_of(scaled, c7[r], s.factor);
     }
 }
 
 /* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, chains s)
+KERNEL void chain(int hw, int select, int scaled, chains s)
 {
     float c0[STRIP];
     int64_t t;
@@ -97,7 +104,7 @@ KERNEL void chain(int hw, int select, chains s)
         for (r = 0; r < STRIP; r++)
             c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        s.c[r] = c0[r];
+        s.c[r] = end_of(scaled, c0[r], s.factor);
 }
 
 /* Those from chain i on, in lanes from `at` on. */
@@ -110,14 +117,14 @@ KERNEL chains chains_at(chains s, int64_t i, int64_t at)
 }
 
 /* All of them in lanes begin..end-1. */
-KERNEL void all_chains(int hw, int select, chains s, int64_t begin, int64_t end)
+KERNEL void all_chains(int hw, int select, int scaled, chains s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
         for (i = 0; i + 8 <= s.count; i += 8)
-            chains8(hw, select, chains_at(s, i, at));
+            chains8(hw, select, scaled, chains_at(s, i, at));
         for (; i < s.count; i++)
-            chain(hw, select, chains_at(s, i, at));
+            chain(hw, select, scaled, chains_at(s, i, at));
     }
 }
 
@@ -138,14 +145,14 @@ KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *fro
     }
 }
 
-KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim, float c)
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim)
 {
     int64_t d;
     int r;
     (void)hw;
     for (r = 0; r < LANES; r++)
         for (d = 0; d < head_dim; d++)
-            qt[d * LANES + r] = q[r][d] * c;
+            qt[d * LANES + r] = q[r][d];
 }
 
 KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
@@ -242,12 +249,13 @@ KERNEL void qk_body(int hw, const attn_product *p)
                        .xt = 1,
                        .b = p->by,
                        .bt = LANES,
-                       .n = p->dim };
+                       .n = p->dim,
+                       .factor = p->factor };
     ask_ahead(p->ahead);
     if (p->beside) /* only vector kernels gain from doing both at once */
         exp_block_body(hw, p->beside);
     memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
-    all_chains(hw, 0, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, 0, 1, s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void add_values_body(int hw, int select, const attn_product *p)
@@ -262,7 +270,7 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
                        .bt = LANES,
                        .n = p->n };
     ask_ahead(p->ahead);
-    all_chains(hw, select, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, select, 0, s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
@@ -389,7 +397,7 @@ KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
                            .b = term->b + first * f->b_stride,
                            .bt = f->b_stride,
                            .n = term->lanes.end - first };
-        all_chains(hw, select, s, 0, f->columns);
+        all_chains(hw, select, 0, s, 0, f->columns);
     }
 }
 

@@ -5,8 +5,9 @@
 
 #include "tiled.c"
 
-/* normaliser gives mu = fl(m + log2 l), so that p = 2^(s - mu); m and l include the sink. */
-static void normaliser(tile *t, float *mu)
+/* normaliser gives m and r = fl(1 / l) of each lane, so that p = 2^(s - m) * r; m and l come after
+ * the sink. */
+static void normaliser(tile *t, float *m, float *inverse)
 {
     float *root;
     int r;
@@ -15,8 +16,8 @@ static void normaliser(tile *t, float *mu)
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
         const float l = state_l(t, root)[r];
-        mu[r] = l == 0.0f ? 0.0f : log2_canon(l);
-        mu[r] = root[r] == NEG_INF ? mu[r] : root[r] + mu[r];
+        m[r] = root[r];
+        inverse[r] = 1.0f / (l == 0.0f ? 1.0f : l);
     }
     give_state(t, root);
 }
@@ -38,8 +39,22 @@ static void fill_outside(const tile *t, const lane *at, float value)
             row[column] = value;
 }
 
-/* stage_tile fills t->s_tile with natural logits, or probabilities, at the stage asked for. */
-static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
+/* weigh_tile makes probabilities of n keys' logits. The sums of exp_sum go nowhere. */
+static void weigh_tile(tile *t, float *s, int n, const float *m, const float *inverse)
+{
+    const int rows = t->pl->rows;
+    int j, r;
+    t->pl->kernels->exp_sum(s, n, ATTN_DEAD, m, t->lane_values);
+    for (j = 0; j < n; j++, s += rows)
+        for (r = 0; r < rows; r++) {
+            const float p = s[r] * inverse[r];
+            s[r] = is_dead(s[r]) ? 0.0f : p;
+        }
+}
+
+/* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
+ * probabilities. */
+static void stage_tile(tile *t, int64_t j0, int n, const float *m, const float *inverse)
 {
     const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
     const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
@@ -50,7 +65,7 @@ static void stage_tile(tile *t, int64_t j0, int n, const float *mu, float *sums)
     for (k = 0; k < count && class == ATTN_TILE_EMPTY; k++)
         s[k] = NEG_INF;
     if (stage == ATTN_LOGITS_SOFTMAX)
-        t->pl->kernels->exp_sum(s, n, 0.0f, mu, sums);
+        weigh_tile(t, s, n, m, inverse);
     for (k = 0; k < count && stage != ATTN_LOGITS_SOFTMAX; k++)
         s[k] = s[k] * LN2;
 }
@@ -64,7 +79,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
                                 index % c->pl.logits_tiles * rows, p->logits.num_rows,
                                 p->logits.rows };
     tile *t = open_tile(c, slot, 0);
-    float *mu = t->lane_values + rows, *sums = mu + rows;
+    float *m = t->lane_values + rows, *inverse = m + rows;
     int64_t j0;
     int j, r;
     t->kv_head = head % p->num_heads_kv;
@@ -72,13 +87,13 @@ static void logits_item(const call *c, char *slot, int64_t index)
     if (!set_rows(t, &choice))
         return;
     if (softmax)
-        normaliser(t, mu);
+        normaliser(t, m, inverse);
     for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, mu, sums);
+        stage_tile(t, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,

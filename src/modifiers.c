@@ -144,6 +144,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .runs = &runs,
                              .n = n,
                              .dim = p->head_dim,
+                             .factor = t->pr->factor,
                              .beside = beside,
                              .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */

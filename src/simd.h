@@ -87,6 +87,7 @@
 typedef struct simd_way {
     int width;  /* vectors of lanes */
     int fresh;  /* c starts at +0 */
+    int scaled; /* c ends, and is multiplied by the factor */
     int select; /* 0 or what may be dead */
     int mode;   /* EXP_NONE, ... */
 } simd_way;
@@ -100,16 +101,19 @@ typedef struct simd_chains {
     ptrdiff_t xi, xt;
     const float *b;
     int64_t n;
+    float factor;
     const attn_exp *beside;
     attn_ahead *ahead;
 } simd_chains;
 
-/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. */
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. The factor
+ * is 1 where elements are left over, as it multiplies behind the last one. */
 typedef struct simd_keys {
     const float *qt;
     ptrdiff_t step;
     int dtype;
     int64_t whole;
+    float factor;
     attn_lanes lanes;
     attn_ahead *ahead;
 } simd_keys;
@@ -122,6 +126,7 @@ typedef struct simd_block {
     ptrdiff_t step;
     const float *qt;
     int64_t whole;
+    float factor;
     int at; /* the first lane */
     attn_ahead *ahead;
 } simd_block;
@@ -343,7 +348,8 @@ INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t fir
     }
     EACH(i, count)
         EACH(v, w.width)
-            v_store(c + i * ROWS + v * VL, acc[i][v]);
+            v_store(c + i * ROWS + v * VL,
+                    w.scaled ? v_mul(acc[i][v], v_set1(z->factor)) : acc[i][v]);
 }
 
 /* All of them; z->beside, unless EXP_NONE, is done when it returns. */
@@ -381,11 +387,11 @@ INLINE void isa(clear_others)(float *s, int n, int at, int width)
 INLINE void isa(qk_wide)(int width, const simd_chains *z)
 {
     if (width < NV || !z->beside)
-        isa(all_chains)((simd_way){ .width = width, .fresh = 1 }, z);
+        isa(all_chains)((simd_way){ .width = width, .fresh = 1, .scaled = 1 }, z);
     else if (z->beside->calm)
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_CALM }, z);
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_CALM }, z);
     else
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .mode = EXP_SAFE }, z);
+        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_SAFE }, z);
 }
 
 #define QK_WIDE(w) isa(qk_wide)(w, &z)
@@ -401,6 +407,7 @@ static void isa(qk_many)(const attn_product *p)
                       .xt = 1,
                       .b = p->by + at,
                       .n = p->dim,
+                      .factor = p->factor,
                       .beside = p->beside,
                       .ahead = p->ahead };
     if (z.beside && (width < NV || isa(width)(z.beside->lanes, &beside_at) < NV)) {
@@ -582,7 +589,7 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
     EACH(g, BLOCK_V) {
         vf sums[FEW];
         EACH(r, FEW)
-            sums[r] = r < rows ? acc[g][r] : v_zero();
+            sums[r] = r < rows ? v_mul(acc[g][r], v_set1(b->factor)) : v_zero();
         isa(put_logits)(rows, b->at, b->to + g * QUARTERS, b->apart, sums);
     }
 }
@@ -622,6 +629,7 @@ INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *fro
                        .step = apart * k->step,
                        .qt = k->qt,
                        .whole = k->whole,
+                       .factor = k->factor,
                        .at = isa(first_of)(k->lanes),
                        .ahead = k->ahead };
     int b;
@@ -699,6 +707,7 @@ static void isa(qk)(const attn_product *p)
                           .step = p->stride * ELEMENT(ATTN_F32),
                           .dtype = ATTN_F32,
                           .whole = p->dim / 4 * 4,
+                          .factor = p->dim % 4 ? 1.0f : p->factor,
                           .lanes = p->lanes,
                           .ahead = p->ahead };
     const int keys = isa(qk_blocks)(&k, p->to, (const char *)p->kv, p->n);
@@ -709,8 +718,9 @@ static void isa(qk)(const attn_product *p)
                                 .xi = p->stride,
                                 .xt = 1,
                                 .b = p->by + k.whole * ROWS,
-                                .n = p->dim - k.whole };
-        isa(all_chains)((simd_way){ .width = NV }, &z);
+                                .n = p->dim - k.whole,
+                                .factor = p->factor };
+        isa(all_chains)((simd_way){ .width = NV, .scaled = 1 }, &z);
     }
     if (p->beside && isa(rows_of)(p->lanes))
         isa(exp_block)(p->beside);
@@ -748,6 +758,7 @@ static void isa(qk_runs)(const attn_product *p)
                           .step = runs->stride,
                           .dtype = runs->dtype,
                           .whole = p->dim,
+                          .factor = p->factor,
                           .lanes = p->lanes,
                           .ahead = p->ahead };
     const int64_t lines = k.ahead ? k.ahead->lines : 0;
@@ -1116,7 +1127,7 @@ CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)
 
-static void isa(pack)(float *qt, const float *const *q, int64_t head_dim, float c)
+static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 {
     int64_t d;
     int r, v;
@@ -1125,14 +1136,14 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim, float 
         for (d = 0; d + VL <= head_dim; d += VL) {
             vf square[VL];
             EACH(i, VL)
-                square[i] = v_mul(v_load(from[i] + d), v_set1(c));
+                square[i] = v_load(from[i] + d);
             v_transpose(square);
             EACH(i, VL)
                 v_store(qt + (d + i) * ROWS + v * VL, square[i]);
         }
         for (; d < head_dim; d++)
             for (r = 0; r < VL; r++)
-                qt[d * ROWS + v * VL + r] = from[r][d] * c;
+                qt[d * ROWS + v * VL + r] = from[r][d];
     }
 }
 

@@ -155,7 +155,7 @@ static int set_rows(tile *t, const row_choice *choice)
         }
     }
     if (t->used)
-        t->pl->kernels->pack(t->qt, q, p->head_dim, pr->factor);
+        t->pl->kernels->pack(t->qt, q, p->head_dim);
     return t->used;
 }
 

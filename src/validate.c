@@ -28,8 +28,8 @@ static attn_status check_sizes(const attn_params *p, text *why)
 
 static attn_status check_numbers(const attn_params *p, text *why)
 {
-    if (!is_finite(p->scale))
-        return bad_number(why, "scale", p->scale, " must be finite");
+    if (!is_finite(score_factor(p->scale)))
+        return bad_number(why, "scale", p->scale, " times log2(e) must be finite");
     if (!is_finite(p->softcap) || p->softcap < 0)
         return bad_number(why, "softcap", p->softcap, " must be finite and at least 0");
     if (p->softcap > 0 && !(p->softcap > 1e-30f && p->softcap < 1e30f))

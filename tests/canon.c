@@ -1,4 +1,4 @@
-/* canon.c - the canonical order of docs/canon.md, numerics version 1, a row at a time.
+/* canon.c - the canonical order of docs/canon.md, numerics version 2, a row at a time.
  * SPDX-License-Identifier: MIT
  *
  * An independent reading of the text: it shares the inputs (bits_data.h) and the expected hashes
@@ -315,15 +315,15 @@ static void begin_row(row *r)
         r->pos += c->offset + r->b;
 }
 
-static void scale_query(row *r)
+static void load_query(row *r)
 {
     const bits_case *c = r->c;
     f32 scale = inverse_root((uint64_t)c->d);
-    f32 factor = fma32(scale, LOG2E, mul(scale, log2e_low));
     uint32_t at = row_number(r) * (uint32_t)c->d;
     int d;
+    r->factor = fma32(scale, LOG2E, mul(scale, log2e_low));
     for (d = 0; d < c->d; d++)
-        r->q[d] = mul(load(bits_q(c, at + (uint32_t)d), c->dtype), factor);
+        r->q[d] = load(bits_q(c, at + (uint32_t)d), c->dtype);
 }
 
 static f32 softcap(f32 s, int cap)
@@ -339,7 +339,7 @@ static f32 score(const row *r, int j)
     int d;
     for (d = 0; d < r->c->d; d++)
         s = fma32(r->q[d], load(bits_k(r->c, k + (uint32_t)d), r->c->dtype), s);
-    return s;
+    return mul(s, r->factor);
 }
 
 static f32 bias_of(const row *r, int j)
@@ -493,7 +493,7 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
         r->empty &= !r->alive[j];
     }
     if (!r->empty || c->logits)
-        scale_query(r);
+        load_query(r);
     for (j = 0; j < r->keys; j++) {
         r->keep[j] = 1;
         dropout(r, j);
@@ -546,7 +546,7 @@ static void put_state(const row *r, hashes *out)
 static void put_logits(const row *r, hashes *out)
 {
     int column, stage = r->c->logits, dead;
-    f32 x;
+    f32 x, inverse = r->empty ? 0 : divide(ONE, r->root.l);
     for (column = 0; column < r->c->skv; column++) {
         int j = column - bits_kv_begin(r->c, r->b);
         int inside = j >= 0 && j < r->keys;
@@ -554,7 +554,7 @@ static void put_logits(const row *r, hashes *out)
         if (dead)
             x = stage == BITS_LOGITS_SOFTMAX ? 0 : MINUS_INF;
         else if (stage == BITS_LOGITS_SOFTMAX)
-            x = r->empty ? 0 : exp2_32(sub(r->s[j], add(r->root.m, log2_32(r->root.l))));
+            x = r->empty ? 0 : mul(exp2_32(sub(r->s[j], r->root.m)), inverse);
         else
             x = mul(stage == BITS_LOGITS_RAW       ? r->raw[j]
                     : stage == BITS_LOGITS_SOFTCAP ? r->capped[j]
@@ -599,7 +599,7 @@ typedef struct report {
 } report;
 
 static const char head[] =
-    "/* golden.h - hashes of the cases of bits_data.h, numerics version 1: FNV-1a over o, and\n"
+    "/* golden.h - hashes of the cases of bits_data.h, numerics version 2: FNV-1a over o, and\n"
     " * over LSE, states and logits; of gradients over dq, dk, dv, and dbias, dsinks, dslopes.\n"
     " * Written by `canon --golden`; a change is a major version.\n"
     " * SPDX-License-Identifier: MIT\n */\n#ifndef GOLDEN_H\n#define GOLDEN_H\n\n"

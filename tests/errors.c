@@ -844,6 +844,17 @@ static void check_small_numbers(void)
     }
 }
 
+static void check_large_scale(void)
+{
+    attn_params p = right_call(PLAIN);
+    if (!begin_case("scale * log2(e) beyond binary32"))
+        return;
+    p.scale = -2.3e38f;
+    CHECK(attn_forward(&p, workspace, sizeof workspace) == ATTN_OK, "the largest scale is refused");
+    p.scale = -2.4e38f;
+    expect("a scale of -2.4e38", &p, ATTN_ERR_ARG, "scale (-2.400000e38) times log2(e)");
+}
+
 static void check_null_pointers(void)
 {
     attn_params p = right_call(PLAIN);
@@ -941,6 +952,7 @@ TEST_GROUP(errors, RUN_ONCE, "every field wrong in turn: status, sentence, nothi
     check_csr_duplicate();
     check_last_position();
     check_small_numbers();
+    check_large_scale();
     check_null_pointers();
     check_option_text();
     check_status_strings();

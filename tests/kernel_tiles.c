@@ -159,7 +159,7 @@ static float *block(const tile *t, int id, int b)
 
 static void run_pack(const attn_kernels *f, tile *t)
 {
-    f->pack(t->array[QT], t->q, t->dim, 0.125f);
+    f->pack(t->array[QT], t->q, t->dim);
 }
 
 static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
@@ -170,6 +170,7 @@ static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *besi
                              .stride = (ptrdiff_t)t->dim,
                              .n = ATTN_BLOCK,
                              .dim = t->dim,
+                             .factor = 0.125f,
                              .lanes = t->lanes,
                              .beside = beside };
     f->qk(&p);

@@ -443,6 +443,39 @@ static void law_neutral(int round)
     same(&a, &b, "neutral term");
 }
 
+/* Small integers, or the same with each row turned round. */
+static void make_integers(test_tensor *t, const test_tensor *turned)
+{
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t h = 0; h < t->heads; h++)
+            for (int64_t s = 0; s < t->seq; s++)
+                for (int64_t d = 0; d < t->dim; d++)
+                    tensor_set(t, b, h, s, d,
+                               turned ? tensor_get(turned, b, h, s, t->dim - 1 - d)
+                                      : (float)rng_int(-60, 60));
+    tensor_remember(t);
+}
+
+/* Where sums of q.k are exact, nothing rounds before the scale: their order changes no bit. */
+static void law_exact_sums(int round)
+{
+    static const char *const no_sharing[] = { "shared", "varlen", "rows", "qkv", NULL };
+    test_problem a, b;
+    test_tensor q, k;
+    (void)round;
+    make_background(&a, NULL, 0, no_sharing);
+    make_integers(&a.q, NULL);
+    make_integers(&a.k, NULL);
+    twin(&a, &b);
+    tensor_make(&q, a.q.dtype, LAYOUT_PACKED, a.q.batch, a.q.heads, a.q.seq, a.q.dim);
+    tensor_make(&k, a.k.dtype, LAYOUT_PACKED, a.k.batch, a.k.heads, a.k.seq, a.k.dim);
+    make_integers(&q, &a.q);
+    make_integers(&k, &a.k);
+    b.q = q, b.k = k;
+    b.p.q = tensor_input(&q), b.p.k = tensor_input(&k);
+    same(&a, &b, "exact sums in another order");
+}
+
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 void copy_elements(const test_tensor *from, test_tensor *to, int64_t group)
@@ -950,6 +983,7 @@ static const struct {
     { "strides of ATTN_STRIDE_BROADCAST", law_broadcast, 40 },
     { "full and empty tiles ask no mask", law_classifier, 20 },
     { "neutral terms", law_neutral, 40 },
+    { "exact sums in another order", law_exact_sums, 40 },
     { "layouts", law_layouts, 30 },
     { "keys elsewhere", law_elsewhere, 96 },
     { "keys elsewhere, few rows", law_few_elsewhere, 96 },

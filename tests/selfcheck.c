@@ -221,21 +221,23 @@ static void qk_key_before(const attn_product *p)
         real->qk(&wrong);
 }
 
-static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim, float c)
+static void qk_factor(const attn_product *p)
 {
-    real->pack(qt, q, head_dim, c);
+    attn_product wrong = *p;
+    wrong.factor *= 1.0001f;
+    real->qk(&wrong);
+}
+
+static void pack_last_dim(float *qt, const float *const *q, int64_t head_dim)
+{
+    real->pack(qt, q, head_dim);
     for (int lane = 0; lane < real->rows; lane++)
         qt[(head_dim - 1) * real->rows + lane] = 0;
 }
 
-static void pack_scale(float *qt, const float *const *q, int64_t head_dim, float c)
+static void pack_last_row(float *qt, const float *const *q, int64_t head_dim)
 {
-    real->pack(qt, q, head_dim, c * 1.0001f);
-}
-
-static void pack_last_row(float *qt, const float *const *q, int64_t head_dim, float c)
-{
-    real->pack(qt, q, head_dim, c);
+    real->pack(qt, q, head_dim);
     for (int64_t d = 0; d < head_dim; d++)
         qt[(d + 1) * real->rows - 1] = 0;
 }
@@ -410,9 +412,9 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
     USE(qk, qk_last_key, TILED)                                                                    \
     USE(qk, qk_last_dim, TILED)                                                                    \
     USE(qk, qk_key_before, TILED)                                                                  \
+    USE(qk, qk_factor, TILED)                                                                      \
     USE(qk, qk_last_key, NAIVE)                                                                    \
     USE(pack, pack_last_dim, TILED)                                                                \
-    USE(pack, pack_scale, TILED)                                                                   \
     USE(pack, pack_last_row, TILED)                                                                \
     USE(softcap, softcap_none, TILED)                                                              \
     USE(softcap, softcap_last, TILED)                                                              \
@@ -520,9 +522,9 @@ static void check_mutants(void)
 }
 
 /* One float beyond the tile is seen on buffers of the exact size. */
-static void pack_beyond(float *qt, const float *const *q, int64_t head_dim, float c)
+static void pack_beyond(float *qt, const float *const *q, int64_t head_dim)
 {
-    real->pack(qt, q, head_dim, c);
+    real->pack(qt, q, head_dim);
     qt[head_dim * real->rows] = 0;
 }
 
@@ -539,9 +541,9 @@ static void check_beyond(void)
         for (int lane = 0; lane < real->rows; lane++)
             q[lane] = memset(test_alloc_at(5 * sizeof *qt, PLACE_HEAP), 0, 5 * sizeof *qt);
         qt = test_alloc_at(bytes, place);
-        real->pack(qt, q, 5, 1.0f);
+        real->pack(qt, q, 5);
         CHECK(test_margins() == 0, "the kernel itself writes beyond");
-        pack_beyond(qt, q, 5, 1.0f);
+        pack_beyond(qt, q, 5);
         CHECK(test_margins() == 1, "one float beyond is not noticed");
         capture_begin(); /* releasing counts the overrun: it must, and here it is no failure */
         test_release();

@@ -1,8 +1,8 @@
 /* stability.c - finite in, finite out, at every scale; no floating-point exceptions.
  * SPDX-License-Identifier: MIT
  *
- * The promise (docs/canon.md): finite results while q', every partial sum of scale log2(e) q.k stay
- * below 2^127 and 2^16 kv_len max|v| below 2^127. The data here stays inside.
+ * The promise (docs/canon.md): finite results while every partial sum of q.k, scale log2(e) times
+ * it, and 2^16 kv_len max|v| stay below 2^127. The data here stays inside.
  */
 #include "features.h"
 #include "laws.h"

@@ -100,8 +100,8 @@
  *   states the order of operations and its limits, which are rounding to nearest and no subnormal
  *   intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
- *   give finite results while every partial sum of scale * log2(e) * q.k and 2^16 * kv_len * max|v|
- *   stay below 2^127; beyond that IEEE arithmetic decides.
+ *   give finite results while every partial sum of q.k, scale * log2(e) times it, and
+ *   2^16 * kv_len * max|v| stay below 2^127; beyond that IEEE arithmetic decides.
  *
  * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
  *
@@ -129,7 +129,7 @@
 #define ATTN_VERSION_STRING "0.1.0"
 
 /* This number changes when the canonical order of operations of docs/canon.md changes. */
-#define ATTN_NUMERICS_VERSION 1
+#define ATTN_NUMERICS_VERSION 2
 
 #if defined ATTN_STATIC && defined __GNUC__
 #define ATTN_API static __attribute__((unused))
@@ -459,7 +459,7 @@ typedef struct attn_params {
     int64_t seq_len_kv; /* keys per batch entry, or in all with cu_seqlens_kv */
     int64_t head_dim;   /* elements of a q or k vector, at least 1 */
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
-    float scale;        /* finite factor on q.k; 0 means 1/sqrt(head_dim) */
+    float scale;        /* factor on q.k, finite also times log2(e); 0 means 1/sqrt(head_dim) */
 
     /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
      * v and o is [token, head, dim], and stride_batch is not used. */

@@ -15,7 +15,7 @@ typedef struct attn_problem {
     int64_t group;      /* query heads per kv head */
     int64_t max_q_len;  /* rows of the longest sequence that the call computes */
     int64_t max_kv_len; /* keys of the longest sequence that enter */
-    float factor;       /* scale * log2(e), the factor c on q */
+    float factor;       /* scale * log2(e), the finite factor c on q.k */
     float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
     float keep_factor;  /* 1 / (1 - dropout_p) */
     uint32_t drop_below; /* a Philox word below it drops its key */
@@ -83,4 +83,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 8
+#define ATTN_KERNEL_ABI 9

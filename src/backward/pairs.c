@@ -13,7 +13,8 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
-/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K or V. */
+/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K, which is the
+ * score, or of V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -23,6 +24,7 @@ static void multiply_rows(const desk *w, int which, float *s, const float *rows,
                              .stride = (ptrdiff_t)w->pl->pitch[which],
                              .n = n,
                              .dim = which == KEYS ? w->pr->p.head_dim : w->pr->p.head_dim_v,
+                             .factor = which == KEYS ? w->pr->factor : 1.0f,
                              .lanes = lanes };
     w->kernels->qk(&p);
 }

@@ -69,7 +69,7 @@ static void turn_rows(const tile *t, float *to, const float *from, int64_t pitch
     int r;
     for (r = 0; r < t->pl->rows; r++)
         t->row_in[r] = from + r * pitch;
-    t->pl->kernels->pack(to, t->row_in, dim, 1.0f);
+    t->pl->kernels->pack(to, t->row_in, dim);
 }
 
 /* pack_rows packs the rows of a head from `first` on, at most up to row `end`, as row tile g. */
