@@ -1142,6 +1142,18 @@ static inline attn_status check_output_strides(const char *name, const attn_outp
     return status;
 }
 
+/* bad_limit says "name[b] (value) must be from 0 to most". */
+static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                    int64_t most)
+{
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */
+        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
+    else
+        put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {
@@ -1556,6 +1568,20 @@ static attn_status check_output_fields(const call_field *table, int n, const voi
     return status;
 }
 
+/* Entries of sequences lie in the range of their row. */
+static attn_status check_entries(const call_field *f, const void *base, int64_t count, text *why)
+{
+    const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+    const char *data = field_data(f, base);
+    int64_t b;
+    for (b = 0; b < count; b++) {
+        const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+        if (value < f->least || value > f->most)
+            return bad_limit(why, f->name, b, value, f->most);
+    }
+    return ATTN_OK;
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1572,6 +1598,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             if (f->stride[axis])
                 memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
         status = check_array(f, base, x, stride, why);
+        if (!status && is_per_sequence(f) && f->least <= f->most)
+            status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
 }
@@ -2746,6 +2774,14 @@ static float score_factor(float scale)
     return fma32(FMA_BASE, scale, LOG2E_HI, low);
 }
 
+static void resolve_workers(attn_params *p)
+{
+    if (p->num_workers == 0 && !p->parallel_for)
+        p->num_workers = OPENMP_THREADS;
+    if (p->num_workers == 0)
+        p->num_workers = 1;
+}
+
 static void resolve_sizes(attn_params *p)
 {
     if (p->num_heads_kv == 0)
@@ -2758,14 +2794,7 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
-}
-
-static void resolve_workers(attn_params *p)
-{
-    if (p->num_workers == 0 && !p->parallel_for)
-        p->num_workers = OPENMP_THREADS;
-    if (p->num_workers == 0)
-        p->num_workers = 1;
+    resolve_workers(p);
 }
 
 /* settle_workers sets the workers that can run at once, rather than those to size for. */
@@ -3112,16 +3141,6 @@ static attn_status check_continued(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
-{
-    bad_entry(why, name, b, value, " must be from 0 to ");
-    if (most > INT32_MAX) /* MOST_KEY_BASE */
-        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
-    else
-        put_int(why, most);
-    return ATTN_ERR_ARG;
-}
-
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
@@ -3141,32 +3160,15 @@ static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
     return ATTN_OK;
 }
 
-/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
-static attn_status check_entries(const attn_params *p, text *why)
-{
-    int i;
-    int64_t b;
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
-        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
-        for (b = 0; data && b < p->batch; b++) {
-            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
-            if (value < f->least || value > f->most)
-                return bad_limit(why, f->name, b, value, f->most);
-        }
-    }
-    return ATTN_OK;
-}
-
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch, kinds = kinds_of(p);
+    const int64_t n = p->batch;
+    const int given = p->q_len || p->kv_begin || p->kv_len;
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; b < kinds && !status; b++)
+    for (b = 0; given && b < n && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -3323,7 +3325,7 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
                                              check_pairs_of_fields, check_limits,  check_settings,
                                              check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
-static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
@@ -3352,7 +3354,6 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (status)
         return status;
     resolve_sizes(p);
-    resolve_workers(p);
     status = resolve_layouts(p, why);
     if (!status)
         status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
@@ -3514,12 +3515,12 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int alike = pl->tiles == 1 && !has_batch_arrays(p);
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
     return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
            !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
-           !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
+           !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
+           work >= pl->tuning.split_work;
 }
 
 /* plan_chunk lays out the memory of a chunk that is divided. */
