@@ -557,6 +557,15 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+/* log2_up gives log2 of n, rounded up: the levels of a binary tree above its n leaves. */
+static inline int log2_up(int64_t n)
+{
+    int levels = 0;
+    for (; n > 1; n = ceil_div(n, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -602,21 +611,12 @@ static inline attn_tensor as_tensor(const attn_output *o)
 
 #define MAX_LEVELS 64
 
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
-}
-
 /* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
  * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
  * chunks, and one more where the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* ---- in ascending order */
@@ -1204,6 +1204,18 @@ static inline attn_status check_output_stride(const char *name, const char *stri
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
 
+/* bad_limit says "name[b] (value) must be from 0 to most". */
+static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                    int64_t most)
+{
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */
+        put_numbers(why, "2^#", NUMBERS(log2_up(most)));
+    else
+        put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {
@@ -1773,6 +1785,20 @@ static attn_status check_output_fields(const call_field *table, int n, const voi
     return status;
 }
 
+/* Entries of sequences lie in the range of their row. */
+static attn_status check_entries(const call_field *f, const void *base, int64_t count, text *why)
+{
+    const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+    const char *data = field_data(f, base);
+    int64_t b;
+    for (b = 0; b < count; b++) {
+        const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+        if (value < f->least || value > f->most)
+            return bad_limit(why, f->name, b, value, f->most);
+    }
+    return ATTN_OK;
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1789,6 +1815,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             if (f->stride[axis])
                 memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
         status = check_array(f, base, x, stride, why);
+        if (!status && is_per_sequence(f) && f->least <= f->most)
+            status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
 }
@@ -2370,7 +2398,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
     chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
-    pl.levels = limits->exact ? tree_levels(chunks) : 0;
+    pl.levels = limits->exact ? log2_up(chunks) : 0;
     pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     if (pl.parts > 1)
