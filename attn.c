@@ -712,6 +712,15 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+/* log2_up gives log2 of n, rounded up: the levels of a binary tree above its n leaves. */
+static inline int log2_up(int64_t n)
+{
+    int levels = 0;
+    for (; n > 1; n = ceil_div(n, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -1124,6 +1133,18 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+}
+
+/* bad_limit says "name[b] (value) must be from 0 to most". */
+static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                    int64_t most)
+{
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */
+        put_numbers(why, "2^#", NUMBERS(log2_up(most)));
+    else
+        put_int(why, most);
+    return ATTN_ERR_ARG;
 }
 
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
@@ -1542,6 +1563,20 @@ static attn_status check_output_fields(const call_field *table, int n, const voi
     return status;
 }
 
+/* Entries of sequences lie in the range of their row. */
+static attn_status check_entries(const call_field *f, const void *base, int64_t count, text *why)
+{
+    const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+    const char *data = field_data(f, base);
+    int64_t b;
+    for (b = 0; b < count; b++) {
+        const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+        if (value < f->least || value > f->most)
+            return bad_limit(why, f->name, b, value, f->most);
+    }
+    return ATTN_OK;
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1558,6 +1593,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             if (f->stride[axis])
                 memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
         status = check_array(f, base, x, stride, why);
+        if (!status && is_per_sequence(f) && f->least <= f->most)
+            status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
 }
@@ -2339,21 +2376,12 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 #define MAX_LEVELS 64
 
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
-}
-
 /* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
  * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
  * chunks, and one more where the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* ---- in ascending order */
@@ -2860,6 +2888,14 @@ static float score_factor(float scale)
     return fma32(FMA_BASE, scale, LOG2E_HI, low);
 }
 
+static void resolve_workers(attn_params *p)
+{
+    if (p->num_workers == 0 && !p->parallel_for)
+        p->num_workers = OPENMP_THREADS;
+    if (p->num_workers == 0)
+        p->num_workers = 1;
+}
+
 static void resolve_sizes(attn_params *p)
 {
     if (p->num_heads_kv == 0)
@@ -2872,14 +2908,7 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
-}
-
-static void resolve_workers(attn_params *p)
-{
-    if (p->num_workers == 0 && !p->parallel_for)
-        p->num_workers = OPENMP_THREADS;
-    if (p->num_workers == 0)
-        p->num_workers = 1;
+    resolve_workers(p);
 }
 
 /* settle_workers sets the workers that can run at once, rather than those to size for. */
@@ -3223,16 +3252,6 @@ static attn_status check_continued(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
-{
-    bad_entry(why, name, b, value, " must be from 0 to ");
-    if (most > INT32_MAX) /* MOST_KEY_BASE */
-        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
-    else
-        put_int(why, most);
-    return ATTN_ERR_ARG;
-}
-
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
@@ -3252,32 +3271,15 @@ static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
     return ATTN_OK;
 }
 
-/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
-static attn_status check_entries(const attn_params *p, text *why)
-{
-    int i;
-    int64_t b;
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
-        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
-        for (b = 0; data && b < p->batch; b++) {
-            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
-            if (value < f->least || value > f->most)
-                return bad_limit(why, f->name, b, value, f->most);
-        }
-    }
-    return ATTN_OK;
-}
-
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch, kinds = kinds_of(p);
+    const int64_t n = p->batch;
+    const int given = p->q_len || p->kv_begin || p->kv_len;
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; b < kinds && !status; b++)
+    for (b = 0; given && b < n && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -3434,7 +3436,7 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
                                              check_pairs_of_fields, check_limits,  check_settings,
                                              check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
-static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
@@ -3463,7 +3465,6 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (status)
         return status;
     resolve_sizes(p);
-    resolve_workers(p);
     status = resolve_layouts(p, why);
     if (!status)
         status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
@@ -3616,12 +3617,12 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int alike = pl->tiles == 1 && !has_batch_arrays(p);
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
     return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
            !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
-           !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
+           !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
+           work >= pl->tuning.split_work;
 }
 
 /* plan_chunk lays out the memory of a chunk that is divided. */
@@ -7621,8 +7622,7 @@ static attn_status check_rope_computed(const attn_rope *r, int64_t pairs, text *
 
 static attn_status check_rope_table(const attn_rope *r, int64_t pairs, text *why)
 {
-    ptrdiff_t stride[4] = { 0, 0, 0, 1 };
-    stride[2] = stride_or(r->table_stride, pairs);
+    const ptrdiff_t stride[4] = { 0, 0, stride_or(r->table_stride, pairs), 1 };
     if (!r->cos || !r->sin)
         return bad(why, ATTN_ERR_ARG, "cos and sin: give both or neither");
     if (r->num_positions < 0)
@@ -7860,10 +7860,10 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
-#define BYTES_TO(x, at, head, i)                                                                   \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
+#define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
+      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
 /* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
@@ -7871,18 +7871,22 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
+    const size_t y_bytes = bytes_of(to->dtype), x_bytes = bytes_of(from->dtype);
     const int together = to->stride_seq == dim && from->stride_seq == dim;
     const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
     int64_t h, i;
-    for (h = 0; h < heads; h++)
+    for (h = 0; h < heads; h++) {
+        char *y = (char *)to->data + BYTES_TO(*to, at, h);
+        const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h);
         for (i = 0; i < rows; i++) {
-            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
-            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
             if (to->dtype == from->dtype)
-                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+                memcpy(y, x, (size_t)n * y_bytes);
             else
                 attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+            y += to->stride_seq * (ptrdiff_t)y_bytes;
+            x += from->stride_seq * (ptrdiff_t)x_bytes;
         }
+    }
 }
 
 /* ---- shape */
@@ -8593,9 +8597,9 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                      const cache_run *run)
 {
     attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
-    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0, 0);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
     rows.y = layer_of(c, CACHE_K, layer);
-    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0, 0);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     apply_rope(s->rope, &rows);
 }
 
@@ -13211,7 +13215,7 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
         c.runs = max64(c.units, 1);
     c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
     c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
-    c.chunks = (int64_t)1 << tree_levels(ceil_div(c.length + c.shift, ATTN_CHUNK));
+    c.chunks = (int64_t)1 << log2_up(ceil_div(c.length + c.shift, ATTN_CHUNK));
     return c;
 }
 

@@ -558,6 +558,15 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+/* log2_up gives log2 of n, rounded up: the levels of a binary tree above its n leaves. */
+static inline int log2_up(int64_t n)
+{
+    int levels = 0;
+    for (; n > 1; n = ceil_div(n, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {
@@ -603,21 +612,12 @@ static inline attn_tensor as_tensor(const attn_output *o)
 
 #define MAX_LEVELS 64
 
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
-}
-
 /* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
  * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
  * chunks, and one more where the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* ---- in ascending order */
@@ -1205,6 +1205,18 @@ static inline attn_status check_output_stride(const char *name, const char *stri
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
 
+/* bad_limit says "name[b] (value) must be from 0 to most". */
+static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                    int64_t most)
+{
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */
+        put_numbers(why, "2^#", NUMBERS(log2_up(most)));
+    else
+        put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {
@@ -1774,6 +1786,20 @@ static attn_status check_output_fields(const call_field *table, int n, const voi
     return status;
 }
 
+/* Entries of sequences lie in the range of their row. */
+static attn_status check_entries(const call_field *f, const void *base, int64_t count, text *why)
+{
+    const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+    const char *data = field_data(f, base);
+    int64_t b;
+    for (b = 0; b < count; b++) {
+        const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+        if (value < f->least || value > f->most)
+            return bad_limit(why, f->name, b, value, f->most);
+    }
+    return ATTN_OK;
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1790,6 +1816,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             if (f->stride[axis])
                 memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
         status = check_array(f, base, x, stride, why);
+        if (!status && is_per_sequence(f) && f->least <= f->most)
+            status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
 }
@@ -2371,7 +2399,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
     chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
-    pl.levels = limits->exact ? tree_levels(chunks) : 0;
+    pl.levels = limits->exact ? log2_up(chunks) : 0;
     pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     if (pl.parts > 1)
@@ -3527,6 +3555,7 @@ enum { MOST_TIMED = 64 };
 
 typedef struct session {
     attn_opencl *gpu;
+    const cl_api *cl;
     const attn_opencl_call *call;
     const attn_problem *pr;
     device_plan pl;
@@ -3556,7 +3585,7 @@ static int has_failed(session *s, cl_int error, const char *what)
 static double seconds_at(const session *s, cl_handle event, cl_uint what)
 {
     uint64_t nanoseconds = 0;
-    if (s->gpu->cl.clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL))
+    if (s->cl->clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL))
         return 0;
     return (double)nanoseconds * 1e-9;
 }
@@ -3566,17 +3595,15 @@ static void read_times(session *s)
 {
     attn_opencl_times *to = s->call->times;
     if (s->timed_count > 0)
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "waiting for times");
+        has_failed(s, s->cl->clFinish(s->queue), "waiting for times");
     while (s->timed_count > 0) {
         const timed *t = &s->timed[--s->timed_count];
-        const double took = seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
-                            seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
-        *(t->on == TO_DEVICE ? &to->to_device
-          : t->on == TO_HOST ? &to->to_host
-                             : &to->compute) += took;
-        s->gpu->cl.clReleaseEvent(t->first);
+        double *const sums[] = { &to->to_device, &to->compute, &to->to_host }; /* by enum spent */
+        *sums[t->on] += seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
+                        seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
+        s->cl->clReleaseEvent(t->first);
         if (t->last != t->first)
-            s->gpu->cl.clReleaseEvent(t->last);
+            s->cl->clReleaseEvent(t->last);
     }
 }
 
@@ -3621,8 +3648,8 @@ static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *hos
     cl_handle memory;
     if (s->error)
         return NULL;
-    memory = s->gpu->cl.clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4),
-                                       host, &error);
+    memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4), host,
+                                   &error);
     if (has_failed(s, error, what))
         return NULL;
     s->buffers[s->buffer_count++] = memory;
@@ -3635,8 +3662,8 @@ static void *map_buffer(session *s, cl_handle memory, cl_flags flags, int64_t by
     cl_int error = s->error;
     void *at = NULL;
     if (!error)
-        at = s->gpu->cl.clEnqueueMapBuffer(s->queue, memory, 1, flags, 0, (size_t)bytes, 0, NULL,
-                                           begin_span(s, on), &error);
+        at = s->cl->clEnqueueMapBuffer(s->queue, memory, 1, flags, 0, (size_t)bytes, 0, NULL,
+                                       begin_span(s, on), &error);
     return has_failed(s, error, "mapping an array") ? NULL : at;
 }
 
@@ -3644,7 +3671,7 @@ static void unmap_buffer(session *s, cl_handle memory, void *at)
 {
     if (!at)
         return;
-    has_failed(s, s->gpu->cl.clEnqueueUnmapMemObject(s->queue, memory, at, 0, NULL, end_span(s)),
+    has_failed(s, s->cl->clEnqueueUnmapMemObject(s->queue, memory, at, 0, NULL, end_span(s)),
                "unmapping an array");
     keep_span(s);
 }
@@ -3672,7 +3699,7 @@ static int64_t row_groups(int64_t items)
 static void add_argument(launch *l, size_t bytes, const void *value)
 {
     if (!l->s->error)
-        has_failed(l->s, l->s->gpu->cl.clSetKernelArg(l->kernel, l->arguments++, bytes, value),
+        has_failed(l->s, l->s->cl->clSetKernelArg(l->kernel, l->arguments++, bytes, value),
                    "setting an argument");
 }
 
@@ -3703,7 +3730,7 @@ static launch open_launch(session *s, const variant *v, const char *name)
     if (!error)
         program = find_program(s->gpu, v, &error);
     if (!error)
-        l.kernel = s->gpu->cl.clCreateKernel(program, name, &error);
+        l.kernel = s->cl->clCreateKernel(program, name, &error);
     if (has_failed(s, error, name))
         return l;
     add_memory(&l, s->numbers_buffer);
@@ -3720,14 +3747,14 @@ static void close_launch(launch *l, const size_t group[2], int64_t x, int64_t y,
     const size_t global[3] = { (size_t)x * group[0], (size_t)y * group[1], (size_t)z };
     if (!s->error) {
         has_failed(s,
-                   s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
-                                                     NULL, begin_span(s, COMPUTE)),
+                   s->cl->clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
+                                                 NULL, begin_span(s, COMPUTE)),
                    l->name);
         keep_span(s);
         if (s->call->times)
             s->call->times->kernels++;
     }
-    release(s->gpu->cl.clReleaseKernel, l->kernel);
+    release(s->cl->clReleaseKernel, l->kernel);
 }
 
 /* src/opencl/bind.c - where arrays of a call lie on the device, and how they get there and back. */
@@ -3787,7 +3814,7 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     else if (((int64_t)named->offset + start) % element)
         fault = "call.buffers: offset is no multiple of an array's element";
     else if (!named->svm &&
-             s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
+             s->cl->clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
         fault = "call.buffers: mem is no cl_mem";
     else if (room < named->offset || room - named->offset < named->bytes)
         fault = "call.buffers: offset + bytes exceed the cl_mem";
@@ -4160,44 +4187,42 @@ static void describe_call(session *s)
 {
     const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
     describe_sequences(s->pr, s->numbers, sequences_of(s));
-    if (s->pl.tiles)
-        describe_tiles(s->pr, &s->pl, tiles_of(s));
     s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
     s->sequences =
         new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
-    if (s->pl.tiles)
-        s->tiles =
-            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+    if (!s->pl.tiles)
+        return;
+    describe_tiles(s->pr, &s->pl, tiles_of(s));
+    s->tiles = new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
 }
 
 /* await_inputs has the device wait for the caller's events. */
 static void await_inputs(session *s)
 {
-    if (s->call->num_wait > 0 && !s->call->wait)
+    const int n = s->call->num_wait;
+    if (n > 0 && !s->call->wait)
         has_failed(s, INVALID_VALUE, "call.wait is NULL");
-    if (!s->error && s->call->num_wait > 0)
+    if (!s->error && n > 0)
         has_failed(s,
-                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
-                                                           s->call->wait, NULL),
+                   s->cl->clEnqueueBarrierWithWaitList(s->queue, (cl_uint)n, s->call->wait, NULL),
                    "waiting for the caller's events");
 }
 
 static void finish_session(session *s)
 {
-    const cl_api *cl = &s->gpu->cl;
     if (!s->call->event)
         fetch_outputs(s);
     else if (!s->error)
-        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+        has_failed(s, s->cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
+        has_failed(s, s->cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
+        has_failed(s, s->cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
+        s->cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)
@@ -4223,6 +4248,7 @@ static session *open_session(const attn_opencl_call *how, const attn_problem *pr
     s = (session *)(void *)align_memory(workspace);
     memset(s, 0, sizeof *s);
     s->gpu = how->gpu;
+    s->cl = &how->gpu->cl;
     s->call = how;
     s->pr = pr;
     s->pl = *pl;

@@ -388,6 +388,20 @@ static attn_status check_output_fields(const call_field *table, int n, const voi
     return status;
 }
 
+/* Entries of sequences lie in the range of their row. */
+static attn_status check_entries(const call_field *f, const void *base, int64_t count, text *why)
+{
+    const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
+    const char *data = field_data(f, base);
+    int64_t b;
+    for (b = 0; b < count; b++) {
+        const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
+        if (value < f->least || value > f->most)
+            return bad_limit(why, f->name, b, value, f->most);
+    }
+    return ATTN_OK;
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -404,6 +418,8 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             if (f->stride[axis])
                 memcpy((char *)base + f->stride[axis], &stride[axis], sizeof *stride);
         status = check_array(f, base, x, stride, why);
+        if (!status && is_per_sequence(f) && f->least <= f->most)
+            status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
 }

@@ -145,12 +145,12 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int alike = pl->tiles == 1 && !has_batch_arrays(p);
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
     return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
            !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
-           !(alike && pl->items % p->num_workers == 0) && work >= pl->tuning.split_work;
+           !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
+           work >= pl->tuning.split_work;
 }
 
 /* plan_chunk lays out the memory of a chunk that is divided. */

@@ -99,6 +99,14 @@ static float score_factor(float scale)
     return fma32(FMA_BASE, scale, LOG2E_HI, low);
 }
 
+static void resolve_workers(attn_params *p)
+{
+    if (p->num_workers == 0 && !p->parallel_for)
+        p->num_workers = OPENMP_THREADS;
+    if (p->num_workers == 0)
+        p->num_workers = 1;
+}
+
 static void resolve_sizes(attn_params *p)
 {
     if (p->num_heads_kv == 0)
@@ -111,14 +119,7 @@ static void resolve_sizes(attn_params *p)
         p->window_left = -1;
     if (p->window && p->window_right > TOO_BIG)
         p->window_right = -1;
-}
-
-static void resolve_workers(attn_params *p)
-{
-    if (p->num_workers == 0 && !p->parallel_for)
-        p->num_workers = OPENMP_THREADS;
-    if (p->num_workers == 0)
-        p->num_workers = 1;
+    resolve_workers(p);
 }
 
 /* settle_workers sets the workers that can run at once, rather than those to size for. */

@@ -70,6 +70,18 @@ static inline attn_status check_output_stride(const char *name, const char *stri
                " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
 }
 
+/* bad_limit says "name[b] (value) must be from 0 to most". */
+static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                    int64_t most)
+{
+    bad_entry(why, name, b, value, " must be from 0 to ");
+    if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */
+        put_numbers(why, "2^#", NUMBERS(log2_up(most)));
+    else
+        put_int(why, most);
+    return ATTN_ERR_ARG;
+}
+
 static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                            int64_t rows, text *why)
 {

@@ -87,6 +87,15 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return a == 0 ? 0 : (a - 1) / b + 1;
 }
 
+/* log2_up gives log2 of n, rounded up: the levels of a binary tree above its n leaves. */
+static inline int log2_up(int64_t n)
+{
+    int levels = 0;
+    for (; n > 1; n = ceil_div(n, 2))
+        levels++;
+    return levels;
+}
+
 /* place appends `count` elements to a slot that is `*at` bytes long and returns their offset. */
 static inline int64_t place(int64_t *at, int64_t count, size_t bytes_each)
 {

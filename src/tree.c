@@ -13,21 +13,12 @@
 
 #define MAX_LEVELS 64
 
-/* tree_levels counts the levels of a binary tree above its leaves. */
-static inline int tree_levels(int64_t leaves)
-{
-    int levels = 0;
-    for (; leaves > 1; leaves = ceil_div(leaves, 2))
-        levels++;
-    return levels;
-}
-
 /* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
  * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
  * chunks, and one more where the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + tree_levels(ceil_div(keys, ATTN_CHUNK) + inside);
+    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
 }
 
 /* ---- in ascending order */

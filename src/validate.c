@@ -191,16 +191,6 @@ static attn_status check_continued(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value, int64_t most)
-{
-    bad_entry(why, name, b, value, " must be from 0 to ");
-    if (most > INT32_MAX) /* MOST_KEY_BASE */
-        put_numbers(why, "2^#", NUMBERS(tree_levels(most)));
-    else
-        put_int(why, most);
-    return ATTN_ERR_ARG;
-}
-
 static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
 {
     const int64_t keys = kv_capacity(p, b), begin = entry32(p->kv_begin, b, 0);
@@ -220,32 +210,15 @@ static attn_status check_lengths_of(const attn_params *p, int64_t b, text *why)
     return ATTN_OK;
 }
 
-/* check_entries checks the arrays whose rows of the table of fields give their entries a range. */
-static attn_status check_entries(const attn_params *p, text *why)
-{
-    int i;
-    int64_t b;
-    for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const call_field *f = &call_fields[i];
-        const size_t bytes = f->type == F_I64 ? sizeof(int64_t) : sizeof(int32_t);
-        const char *data = is_per_sequence(f) && f->least <= f->most ? field_data(f, p) : NULL;
-        for (b = 0; data && b < p->batch; b++) {
-            const int64_t value = number_at(data + b * (ptrdiff_t)bytes, bytes);
-            if (value < f->least || value > f->most)
-                return bad_limit(why, f->name, b, value, f->most);
-        }
-    }
-    return ATTN_OK;
-}
-
 static attn_status check_lengths(const attn_params *p, text *why)
 {
-    const int64_t n = p->batch, kinds = kinds_of(p);
+    const int64_t n = p->batch;
+    const int given = p->q_len || p->kv_begin || p->kv_len;
     int64_t b;
     attn_status status = check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, n, p->seq_len_q, why);
     if (!status)
         status = check_cu_seqlens("cu_seqlens_kv", p->cu_seqlens_kv, n, p->seq_len_kv, why);
-    for (b = 0; b < kinds && !status; b++)
+    for (b = 0; given && b < n && !status; b++)
         status = check_lengths_of(p, b, why);
     return status;
 }
@@ -402,7 +375,7 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
                                              check_pairs_of_fields, check_limits,  check_settings,
                                              check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
-static const check_fn checks_of_lengths[] = { check_lengths, check_entries, check_continued };
+static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
@@ -431,7 +404,6 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (status)
         return status;
     resolve_sizes(p);
-    resolve_workers(p);
     status = resolve_layouts(p, why);
     if (!status)
         status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);

@@ -128,12 +128,6 @@ int cuModuleGetFunction(void **function, void *module, const char *name)
     return module != &now || !strcmp(name, "none");
 }
 
-int cuFuncGetAttribute(int *value, int which, void *function)
-{
-    *value = function ? 640 : 0;
-    return which;
-}
-
 /* add(to, from, number): an element of to for each of the grid, a block of 4 by 2. */
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **values, void **more)

@@ -46,7 +46,6 @@ typedef uint64_t cu_pointer;
     X(cuModuleLoadDataEx, , (cu_handle *, const void *, unsigned, int *, void **))                 \
     X(cuModuleUnload, , (cu_handle))                                                               \
     X(cuModuleGetFunction, , (cu_handle *, cu_handle, const char *))                               \
-    X(cuFuncGetAttribute, , (int *, int, cu_handle))                                               \
     X(cuLaunchKernel, ,                                                                            \
       (cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cu_handle, \
        void **, void **))                                                                          \
@@ -68,7 +67,6 @@ static const struct {
 } symbols[] = { CUDA_FUNCTIONS(SYMBOL) };
 
 enum { UNITS = 16, GROUP_THREADS = 1, GROUP_MEMORY = 8 }; /* CU_DEVICE_ATTRIBUTE_... */
-enum { KERNEL_THREADS = 0 };                              /* CU_FUNC_ATTRIBUTE_... */
 enum { RELEASE_THRESHOLD = 4 };                           /* CU_MEMPOOL_ATTR_... */
 enum { ERROR_LOG = 5, ERROR_LOG_BYTES = 6 };              /* CU_JIT_... */
 
@@ -758,18 +756,6 @@ cl_int clSetKernelArg(cl_handle handle, cl_uint index, size_t bytes, const void 
     if ((int)index >= k->arguments)
         k->arguments = (int)index + 1;
     return 0;
-}
-
-cl_int clGetKernelWorkGroupInfo(cl_handle handle, cl_handle device, cl_uint what, size_t room,
-                                void *to, size_t *size)
-{
-    const kernel *const k = handle;
-    int most = 0;
-    (void)device, (void)what;
-    if (!ready() || cu.cuFuncGetAttribute(&most, KERNEL_THREADS, k->function))
-        return OUT_OF_RESOURCES;
-    const size_t items = (size_t)most;
-    return answer(&items, sizeof items, room, to, size);
 }
 
 cl_int clEnqueueNDRangeKernel(cl_handle queue, cl_handle handle, cl_uint axes, const size_t *offset,

@@ -58,10 +58,10 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
     int64_t entry, row;
 } cache_place;
 
-/* BYTES_TO counts the bytes from the first element of a tensor or output to row i from `at` on. */
-#define BYTES_TO(x, at, head, i)                                                                   \
+/* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
+#define BYTES_TO(x, at, head)                                                                      \
     (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)((at).row + (i)) * (x).stride_seq) *                                              \
+      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
      (ptrdiff_t)bytes_of((x).dtype))
 
 /* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
@@ -69,18 +69,22 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
+    const size_t y_bytes = bytes_of(to->dtype), x_bytes = bytes_of(from->dtype);
     const int together = to->stride_seq == dim && from->stride_seq == dim;
     const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
     int64_t h, i;
-    for (h = 0; h < heads; h++)
+    for (h = 0; h < heads; h++) {
+        char *y = (char *)to->data + BYTES_TO(*to, at, h);
+        const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h);
         for (i = 0; i < rows; i++) {
-            char *y = (char *)to->data + BYTES_TO(*to, at, h, i);
-            const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h, i);
             if (to->dtype == from->dtype)
-                memcpy(y, x, (size_t)n * bytes_of(to->dtype));
+                memcpy(y, x, (size_t)n * y_bytes);
             else
                 attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+            y += to->stride_seq * (ptrdiff_t)y_bytes;
+            x += from->stride_seq * (ptrdiff_t)x_bytes;
         }
+    }
 }
 
 /* ---- shape */

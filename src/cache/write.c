@@ -70,9 +70,9 @@ static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                      const cache_run *run)
 {
     attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
-    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0, 0);
+    rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
     rows.y = layer_of(c, CACHE_K, layer);
-    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0, 0);
+    rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     apply_rope(s->rope, &rows);
 }
 

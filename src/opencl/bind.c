@@ -60,7 +60,7 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
     else if (((int64_t)named->offset + start) % element)
         fault = "call.buffers: offset is no multiple of an array's element";
     else if (!named->svm &&
-             s->gpu->cl.clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
+             s->cl->clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
         fault = "call.buffers: mem is no cl_mem";
     else if (room < named->offset || room - named->offset < named->bytes)
         fault = "call.buffers: offset + bytes exceed the cl_mem";

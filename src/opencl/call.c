@@ -27,44 +27,42 @@ static void describe_call(session *s)
 {
     const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
     describe_sequences(s->pr, s->numbers, sequences_of(s));
-    if (s->pl.tiles)
-        describe_tiles(s->pr, &s->pl, tiles_of(s));
     s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
     s->sequences =
         new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
-    if (s->pl.tiles)
-        s->tiles =
-            new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+    if (!s->pl.tiles)
+        return;
+    describe_tiles(s->pr, &s->pl, tiles_of(s));
+    s->tiles = new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
 }
 
 /* await_inputs has the device wait for the caller's events. */
 static void await_inputs(session *s)
 {
-    if (s->call->num_wait > 0 && !s->call->wait)
+    const int n = s->call->num_wait;
+    if (n > 0 && !s->call->wait)
         has_failed(s, INVALID_VALUE, "call.wait is NULL");
-    if (!s->error && s->call->num_wait > 0)
+    if (!s->error && n > 0)
         has_failed(s,
-                   s->gpu->cl.clEnqueueBarrierWithWaitList(s->queue, (cl_uint)s->call->num_wait,
-                                                           s->call->wait, NULL),
+                   s->cl->clEnqueueBarrierWithWaitList(s->queue, (cl_uint)n, s->call->wait, NULL),
                    "waiting for the caller's events");
 }
 
 static void finish_session(session *s)
 {
-    const cl_api *cl = &s->gpu->cl;
     if (!s->call->event)
         fetch_outputs(s);
     else if (!s->error)
-        has_failed(s, cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
+        has_failed(s, s->cl->clEnqueueMarkerWithWaitList(s->queue, 0, NULL, s->call->event),
                    "the event of the end");
     if (!s->error && s->call->event)
-        has_failed(s, cl->clFlush(s->queue), "handing over the kernels");
+        has_failed(s, s->cl->clFlush(s->queue), "handing over the kernels");
     else
-        has_failed(s, cl->clFinish(s->queue), "the end of the kernels");
+        has_failed(s, s->cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
     while (s->buffer_count > 0)
-        cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
+        s->cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
 }
 
 static attn_status report(const session *s)
@@ -90,6 +88,7 @@ static session *open_session(const attn_opencl_call *how, const attn_problem *pr
     s = (session *)(void *)align_memory(workspace);
     memset(s, 0, sizeof *s);
     s->gpu = how->gpu;
+    s->cl = &how->gpu->cl;
     s->call = how;
     s->pr = pr;
     s->pl = *pl;

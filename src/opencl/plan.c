@@ -157,7 +157,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     divide_keys(pr, limits, &pl);
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
     chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
-    pl.levels = limits->exact ? tree_levels(chunks) : 0;
+    pl.levels = limits->exact ? log2_up(chunks) : 0;
     pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     if (pl.parts > 1)

@@ -34,6 +34,7 @@ enum { MOST_TIMED = 64 };
 
 typedef struct session {
     attn_opencl *gpu;
+    const cl_api *cl;
     const attn_opencl_call *call;
     const attn_problem *pr;
     device_plan pl;
@@ -63,7 +64,7 @@ static int has_failed(session *s, cl_int error, const char *what)
 static double seconds_at(const session *s, cl_handle event, cl_uint what)
 {
     uint64_t nanoseconds = 0;
-    if (s->gpu->cl.clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL))
+    if (s->cl->clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL))
         return 0;
     return (double)nanoseconds * 1e-9;
 }
@@ -73,17 +74,15 @@ static void read_times(session *s)
 {
     attn_opencl_times *to = s->call->times;
     if (s->timed_count > 0)
-        has_failed(s, s->gpu->cl.clFinish(s->queue), "waiting for times");
+        has_failed(s, s->cl->clFinish(s->queue), "waiting for times");
     while (s->timed_count > 0) {
         const timed *t = &s->timed[--s->timed_count];
-        const double took = seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
-                            seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
-        *(t->on == TO_DEVICE ? &to->to_device
-          : t->on == TO_HOST ? &to->to_host
-                             : &to->compute) += took;
-        s->gpu->cl.clReleaseEvent(t->first);
+        double *const sums[] = { &to->to_device, &to->compute, &to->to_host }; /* by enum spent */
+        *sums[t->on] += seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
+                        seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
+        s->cl->clReleaseEvent(t->first);
         if (t->last != t->first)
-            s->gpu->cl.clReleaseEvent(t->last);
+            s->cl->clReleaseEvent(t->last);
     }
 }
 
@@ -128,8 +127,8 @@ static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *hos
     cl_handle memory;
     if (s->error)
         return NULL;
-    memory = s->gpu->cl.clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4),
-                                       host, &error);
+    memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4), host,
+                                   &error);
     if (has_failed(s, error, what))
         return NULL;
     s->buffers[s->buffer_count++] = memory;
@@ -142,8 +141,8 @@ static void *map_buffer(session *s, cl_handle memory, cl_flags flags, int64_t by
     cl_int error = s->error;
     void *at = NULL;
     if (!error)
-        at = s->gpu->cl.clEnqueueMapBuffer(s->queue, memory, 1, flags, 0, (size_t)bytes, 0, NULL,
-                                           begin_span(s, on), &error);
+        at = s->cl->clEnqueueMapBuffer(s->queue, memory, 1, flags, 0, (size_t)bytes, 0, NULL,
+                                       begin_span(s, on), &error);
     return has_failed(s, error, "mapping an array") ? NULL : at;
 }
 
@@ -151,7 +150,7 @@ static void unmap_buffer(session *s, cl_handle memory, void *at)
 {
     if (!at)
         return;
-    has_failed(s, s->gpu->cl.clEnqueueUnmapMemObject(s->queue, memory, at, 0, NULL, end_span(s)),
+    has_failed(s, s->cl->clEnqueueUnmapMemObject(s->queue, memory, at, 0, NULL, end_span(s)),
                "unmapping an array");
     keep_span(s);
 }
@@ -179,7 +178,7 @@ static int64_t row_groups(int64_t items)
 static void add_argument(launch *l, size_t bytes, const void *value)
 {
     if (!l->s->error)
-        has_failed(l->s, l->s->gpu->cl.clSetKernelArg(l->kernel, l->arguments++, bytes, value),
+        has_failed(l->s, l->s->cl->clSetKernelArg(l->kernel, l->arguments++, bytes, value),
                    "setting an argument");
 }
 
@@ -210,7 +209,7 @@ static launch open_launch(session *s, const variant *v, const char *name)
     if (!error)
         program = find_program(s->gpu, v, &error);
     if (!error)
-        l.kernel = s->gpu->cl.clCreateKernel(program, name, &error);
+        l.kernel = s->cl->clCreateKernel(program, name, &error);
     if (has_failed(s, error, name))
         return l;
     add_memory(&l, s->numbers_buffer);
@@ -227,12 +226,12 @@ static void close_launch(launch *l, const size_t group[2], int64_t x, int64_t y,
     const size_t global[3] = { (size_t)x * group[0], (size_t)y * group[1], (size_t)z };
     if (!s->error) {
         has_failed(s,
-                   s->gpu->cl.clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
-                                                     NULL, begin_span(s, COMPUTE)),
+                   s->cl->clEnqueueNDRangeKernel(s->queue, l->kernel, 3, NULL, global, local, 0,
+                                                 NULL, begin_span(s, COMPUTE)),
                    l->name);
         keep_span(s);
         if (s->call->times)
             s->call->times->kernels++;
     }
-    release(s->gpu->cl.clReleaseKernel, l->kernel);
+    release(s->cl->clReleaseKernel, l->kernel);
 }

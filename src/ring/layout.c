@@ -160,7 +160,7 @@ static ring_cut cut_of(const attn_params *p, const attn_ring *ring, int ranks)
         c.runs = max64(c.units, 1);
     c.along_tree = !ring->arrival && cuts_between_chunks(&c, p);
     c.shift = c.along_tree && p->batch > 0 ? shift_of(p, 0) : 0;
-    c.chunks = (int64_t)1 << tree_levels(ceil_div(c.length + c.shift, ATTN_CHUNK));
+    c.chunks = (int64_t)1 << log2_up(ceil_div(c.length + c.shift, ATTN_CHUNK));
     return c;
 }
 

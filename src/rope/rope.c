@@ -149,8 +149,7 @@ static attn_status check_rope_computed(const attn_rope *r, int64_t pairs, text *
 
 static attn_status check_rope_table(const attn_rope *r, int64_t pairs, text *why)
 {
-    ptrdiff_t stride[4] = { 0, 0, 0, 1 };
-    stride[2] = stride_or(r->table_stride, pairs);
+    const ptrdiff_t stride[4] = { 0, 0, stride_or(r->table_stride, pairs), 1 };
     if (!r->cos || !r->sin)
         return bad(why, ATTN_ERR_ARG, "cos and sin: give both or neither");
     if (r->num_positions < 0)
