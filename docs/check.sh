@@ -3,9 +3,10 @@
 # every reason for which the bench skips a case and, where the program is given, that benchmarks.md
 # has every preset, command and column of it.
 # SPDX-License-Identifier: MIT
-# The script takes the last string of each call of bad, bad_field, bad_number, bad_entry, of each
-# row that pairs or refuses fields, of each #error and of the table of status names, and looks for
-# it word by word. RUN names an emulator for BENCH.
+# The script takes the last string of each call of bad, bad_field, bad_number, bad_numbers and
+# bad_entry, of each row that pairs, refuses or checks fields, of each #error and of the table of
+# status names. It looks for the string word by word, with I for the # of an index and N for other
+# numbers. RUN names an emulator for BENCH.
 set -u
 top=$(dirname "$0")/..
 doc=$top/docs/troubleshooting.md
@@ -33,8 +34,11 @@ failed=0
 
 cat "$top"/attn*.[ch] | tr '\n' ' ' | sed -e 's/"  *"//g' -e 's/;/;\
 /g' > "$work/statements"
-grep -oE '[( ]bad(_field|_number|_entry)?\([^;]*;' "$work/statements" |
-    sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' | sed 's/[ (]*$//' > "$work/sentences"
+grep -oE '[( ]bad(_field|_numbers?|_entry)?\([^;]*;' "$work/statements" |
+    sed -n 's/.*"\([^"]*\)"[^"]*$/\1/p' |
+    sed -e 's/[ (]*$//' -e 's/\[#\]/[I]/g' -e 's/#/N/g' > "$work/sentences"
+grep -oE '", [^"{}]*, +" [^"]*" \}' "$work/statements" |
+    sed 's/.*"\([^"]*\)" }$/\1/' >> "$work/sentences"
 grep -oE '(ALONE|TOGETHER)\([^"]*"[^"]*"|instead = "[^"]*"|" does not take it"' "$work/statements" |
     sed 's/.*"\([^"]*\)"$/\1/' >> "$work/sentences"
 grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
