@@ -1164,18 +1164,25 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
     return ATTN_OK;
 }
 
-static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
-                                       int64_t heads, int64_t rows, int64_t columns,
-                                       const ptrdiff_t stride[4], text *why)
+/* check_bytes wants an array of four axes to lie within the address space. */
+static inline attn_status check_bytes(const char *name, int64_t bytes, const int64_t count[4],
+                                      text *why)
 {
-    const int64_t count[4] = { batch, heads, rows, columns };
-    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+    if (bytes < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
     return bad_numbers(why, ATTN_ERR_OVERFLOW,
                        ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
                        "the address space",
                        count);
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    const int64_t count[4] = { batch, heads, rows, columns };
+    return check_bytes(name, times(extent(count, stride), bytes_each), count, why);
 }
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
@@ -1337,10 +1344,12 @@ static const call_field call_fields[] = {
       .stride = { AT(kv_segments_stride) } },
     { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(tree_stride) } },
+    { VALUE(bool_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { VALUE(bit_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
-    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
-    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
     { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
            AXIS_CELL_COLUMN),
       .shared = 3,
@@ -1349,8 +1358,9 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -1359,6 +1369,7 @@ static const call_field call_fields[] = {
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
     { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -1381,14 +1392,24 @@ static const call_field call_fields[] = {
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
-    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(naive_whole, F_INT, BY_ALL, ANY) },
+    { VALUE(tile_keys, F_INT, BY_ALL, ANY) },
+    { VALUE(tuning, F_POINTER, BY_ALL, ANY) },
+    { VALUE(force_redo, F_INT, BY_ALL, ANY) },
+    { VALUE(kernels, F_POINTER, BY_ALL, ANY) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(parallel_for, F_POINTER, BY_ALL, ANY) },
+    { VALUE(parallel_user, F_POINTER, BY_ALL, ANY) },
+    { VALUE(log, F_POINTER, BY_ALL, ANY) },
+    { VALUE(log_user, F_POINTER, BY_ALL, ANY) },
     { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
     { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.continued, F_INT, BY_ALL & ~BY_RING, ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
 };
 #undef AT
 
@@ -1432,10 +1453,9 @@ static attn_status check_values(const call_field *table, int n, const void *base
 /* "name (value) is set, but who does not take it: instead" */
 static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
 {
+    put(why, f->name);
     if (f->type == F_INT || f->type == F_INT64)
-        put_field(why, f->name, value);
-    else
-        put(why, f->name);
+        put_numbers(why, " (#)", &value);
     put(why, " is set, but ");
     put(why, who);
     put(why, f->instead ? " does not take it: " : " does not take it");
@@ -1494,7 +1514,7 @@ static const void *field_data(const call_field *f, const void *base)
 
 static int64_t element_bytes(const call_field *f, const void *base)
 {
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
     int dtype;
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
@@ -1546,9 +1566,13 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
                                const ptrdiff_t stride[4], text *why)
 {
-    const int64_t bytes = element_bytes(f, base);
-    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
-                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+    const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
+                               x->count[f->axis[3]] };
+    const int64_t elements = extent(count, stride);
+    int64_t bytes = times(elements, element_bytes(f, base));
+    if (f->type == F_BITS && bytes < TOO_BIG)
+        bytes = ceil_div(elements, 8);
+    return check_bytes(f->name, bytes, count, why);
 }
 
 /* Outputs are not broadcast. */
@@ -1577,6 +1601,12 @@ static attn_status check_entries(const call_field *f, const void *base, int64_t 
     return ATTN_OK;
 }
 
+/* is_there tells whether a row is an array of this call; tensors are, also in size queries. */
+static int is_there(const call_field *f, const void *base)
+{
+    return IS_ARRAY(f) && (is_tensor(f) || field_data(f, base));
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1586,7 +1616,7 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
     for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
         ptrdiff_t stride[4];
-        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+        if (!is_there(f, base))
             continue;
         resolve_strides_of(f, base, x, stride);
         for (axis = 0; axis < 4; axis++)
@@ -1597,6 +1627,18 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
+}
+
+/* name_shared writes ATTN_STRIDE_BROADCAST for the strides that resolve_arrays made 0, so that a
+ * level can hand the fields on to a call, to which 0 may mean packed. */
+static void name_shared(const call_field *table, int n, void *base)
+{
+    const ptrdiff_t shared = ATTN_STRIDE_BROADCAST;
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 4 && is_there(&table[i], base) && !table[i].output; axis++)
+            if (table[i].stride[axis] && !stride_given(&table[i], base, axis))
+                memcpy((char *)base + table[i].stride[axis], &shared, sizeof shared);
 }
 
 /* has_batch_arrays tells whether sequences differ in length, in position or in what they
@@ -3187,7 +3229,9 @@ static attn_status check_settings(const attn_params *p, text *why)
           " must be ATTN_ALIGN_OFFSET (2) when q_offset is given" },
         { has_cells && !m->block_q, "block_mask.block_q", 0, " must be at least 1" },
         { has_cells && !m->block_k, "block_mask.block_k", 0, " must be at least 1" },
-        { (m->block_q || m->block_k) && !has_cells, "block_mask.block_q", m->block_q,
+        { m->block_q && !has_cells, "block_mask.block_q", m->block_q,
+          " is set, but neither bitmap nor row_offsets is given" },
+        { m->block_k && !has_cells, "block_mask.block_k", m->block_k,
           " is set, but neither bitmap nor row_offsets is given" },
         { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
           " needs part.keys and partial" },
@@ -3239,7 +3283,7 @@ static attn_status check_support(const attn_params *p, text *why)
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
-    for (b = 0; p->part.continued && b < p->batch; b++) {
+    for (b = 0; p->part.continued && b < kinds_of(p); b++) {
         const sequence s = sequence_of(p, b);
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
         if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)
@@ -9000,7 +9044,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 {
     static const attn_output unwanted = { 0, 0, 0, 0, NULL };
     text why = text_in(why_text, why_bytes);
-    cache_outputs to = { k ? *k : unwanted, v ? *v : unwanted };
+    cache_outputs to = { k && k->data ? *k : unwanted, v && v->data ? *v : unwanted };
     attn_status status = check_cache(c, &why);
     status = status ? status : check_layer(c, layer, &why);
     status = status ? status : check_sequence(c, "sequence", q, &why);
@@ -11752,9 +11796,10 @@ static attn_status check_branches(const attn_dilated *d, text *why)
  * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
+    const int64_t kinds = kinds_of(p);
     int64_t b;
     int n;
-    for (b = 0; b < p->batch; b++) {
+    for (b = 0; b < kinds; b++) {
         const sequence s = sequence_of(p, b);
         if (s.q_len > s.kv_len)
             return bad_entry(why, "q_len", b, s.q_len,
@@ -12669,7 +12714,7 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
         status = ATTN_ERR_ARG;
     if (!status && (!index || entries < attn_dilated_index_size(d, positions)))
         status = ATTN_ERR_WORKSPACE;
-    for (n = 0; n < d->num_branches && !status; n++) {
+    for (n = 0; !status && n < d->num_branches; n++) {
         const attn_dilated_branch *branch = &d->branches[n];
         lattice l = lattice_of(branch, 0, positions);
         if (!branch->rotate)
@@ -13650,10 +13695,11 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
-    attn_status status = ATTN_OK;
+    attn_status status;
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
         int rank = 0;
@@ -13908,18 +13954,7 @@ static attn_status end_exchange(ring_call *c, attn_status status)
 
 /* src/ring/parts.c - parts: a range of this rank's rows against some keys of a shard. */
 
-/* A stride of 0 would mean packed. */
-static void name_broadcast(attn_tensor *t)
-{
-    if (t->stride_batch == 0)
-        t->stride_batch = ATTN_STRIDE_BROADCAST;
-    if (t->stride_head == 0)
-        t->stride_head = ATTN_STRIDE_BROADCAST;
-    if (t->stride_seq == 0)
-        t->stride_seq = ATTN_STRIDE_BROADCAST;
-}
-
-/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+/* Strides of the rank's own tensors are those of a range of them, too. */
 static call_axes own_axes(const attn_params *p, int64_t length)
 {
     call_axes x = axes_of_call(p);
@@ -13934,7 +13969,7 @@ static void resolve_own(attn_params *p, int64_t length)
     resolve_sizes(p);
     x = own_axes(p, length);
     resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
-    name_broadcast(&p->q);
+    name_shared(call_fields, COUNT_OF(call_fields), p);
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
@@ -13942,13 +13977,12 @@ static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64
     const call_axes x = own_axes(p, length);
     text none = text_in(NULL, 0);
     resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
-    name_broadcast(&g->dout);
-    name_broadcast(&g->dlse);
+    name_shared(gradient_fields, COUNT_OF(gradient_fields), g);
 }
 
 static const void *input_at(const attn_tensor *t, int64_t at)
 {
-    const ptrdiff_t step = t->stride_seq == ATTN_STRIDE_BROADCAST ? 0 : t->stride_seq;
+    const ptrdiff_t step = stride_or(t->stride_seq, 0);
     return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
                    : NULL;
 }
@@ -14029,15 +14063,16 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
     const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
+    const ptrdiff_t batch_step = stride_or(t->stride_batch, 0);
+    const ptrdiff_t head_step = stride_or(t->stride_head, 0);
     int64_t b, h, x;
     for (b = 0; b < batch; b++)
         for (h = 0; h < heads; h++)
             for (x = 0; x < length; x++, to += bytes)
                 memcpy(to,
-                       (const char *)t->data +
+                       (const char *)input_at(t, x) +
                            (ptrdiff_t)bytes_of(t->dtype) *
-                               ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
-                                (ptrdiff_t)x * t->stride_seq),
+                               ((ptrdiff_t)b * batch_step + (ptrdiff_t)h * head_step),
                        (size_t)bytes);
 }
 

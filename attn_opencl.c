@@ -1234,18 +1234,25 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
     return ATTN_OK;
 }
 
-static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
-                                       int64_t heads, int64_t rows, int64_t columns,
-                                       const ptrdiff_t stride[4], text *why)
+/* check_bytes wants an array of four axes to lie within the address space. */
+static inline attn_status check_bytes(const char *name, int64_t bytes, const int64_t count[4],
+                                      text *why)
 {
-    const int64_t count[4] = { batch, heads, rows, columns };
-    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+    if (bytes < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
     return bad_numbers(why, ATTN_ERR_OVERFLOW,
                        ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
                        "the address space",
                        count);
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    const int64_t count[4] = { batch, heads, rows, columns };
+    return check_bytes(name, times(extent(count, stride), bytes_each), count, why);
 }
 
 /* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
@@ -1560,10 +1567,12 @@ static const call_field call_fields[] = {
       .stride = { AT(kv_segments_stride) } },
     { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(tree_stride) } },
+    { VALUE(bool_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
+    { VALUE(bit_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
-    { VALUE(block_mask.block_q, F_INT64, MASKS, 0, MOST) },
-    { VALUE(block_mask.block_k, F_INT64, MASKS, 0, MOST) },
+    { VALUE(block_mask.block_q, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
     { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
            AXIS_CELL_COLUMN),
       .shared = 3,
@@ -1572,8 +1581,9 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+    { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, MASKS, ANY) },
+    { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
@@ -1582,6 +1592,7 @@ static const call_field call_fields[] = {
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
       .stride = { AT(alibi_stride) } },
     { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
@@ -1604,14 +1615,24 @@ static const call_field call_fields[] = {
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
-    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(naive_whole, F_INT, BY_ALL, ANY) },
+    { VALUE(tile_keys, F_INT, BY_ALL, ANY) },
+    { VALUE(tuning, F_POINTER, BY_ALL, ANY) },
+    { VALUE(force_redo, F_INT, BY_ALL, ANY) },
+    { VALUE(kernels, F_POINTER, BY_ALL, ANY) },
     { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
+    { VALUE(parallel_for, F_POINTER, BY_ALL, ANY) },
+    { VALUE(parallel_user, F_POINTER, BY_ALL, ANY) },
+    { VALUE(log, F_POINTER, BY_ALL, ANY) },
+    { VALUE(log_user, F_POINTER, BY_ALL, ANY) },
     { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
     { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.row_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.row_count, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_begin, F_INT64, BY_ALL, 0, MOST) },
-    { VALUE(part.key_count, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(part.continued, F_INT, BY_ALL & ~BY_RING, ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
 };
 #undef AT
 
@@ -1655,10 +1676,9 @@ static attn_status check_values(const call_field *table, int n, const void *base
 /* "name (value) is set, but who does not take it: instead" */
 static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
 {
+    put(why, f->name);
     if (f->type == F_INT || f->type == F_INT64)
-        put_field(why, f->name, value);
-    else
-        put(why, f->name);
+        put_numbers(why, " (#)", &value);
     put(why, " is set, but ");
     put(why, who);
     put(why, f->instead ? " does not take it: " : " does not take it");
@@ -1717,7 +1737,7 @@ static const void *field_data(const call_field *f, const void *base)
 
 static int64_t element_bytes(const call_field *f, const void *base)
 {
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on */
+    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
     int dtype;
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
@@ -1769,9 +1789,13 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
                                const ptrdiff_t stride[4], text *why)
 {
-    const int64_t bytes = element_bytes(f, base);
-    return check_extent(f->name, bytes, x->count[f->axis[0]], x->count[f->axis[1]],
-                        x->count[f->axis[2]], x->count[f->axis[3]], stride, why);
+    const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
+                               x->count[f->axis[3]] };
+    const int64_t elements = extent(count, stride);
+    int64_t bytes = times(elements, element_bytes(f, base));
+    if (f->type == F_BITS && bytes < TOO_BIG)
+        bytes = ceil_div(elements, 8);
+    return check_bytes(f->name, bytes, count, why);
 }
 
 /* Outputs are not broadcast. */
@@ -1800,6 +1824,12 @@ static attn_status check_entries(const call_field *f, const void *base, int64_t 
     return ATTN_OK;
 }
 
+/* is_there tells whether a row is an array of this call; tensors are, also in size queries. */
+static int is_there(const call_field *f, const void *base)
+{
+    return IS_ARRAY(f) && (is_tensor(f) || field_data(f, base));
+}
+
 /* Tensors, and other arrays that are there, get their strides, and fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
@@ -1809,7 +1839,7 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
     for (i = 0; i < n && !status; i++) {
         const call_field *f = &table[i];
         ptrdiff_t stride[4];
-        if (!IS_ARRAY(f) || !(is_tensor(f) || field_data(f, base)))
+        if (!is_there(f, base))
             continue;
         resolve_strides_of(f, base, x, stride);
         for (axis = 0; axis < 4; axis++)
@@ -1820,6 +1850,18 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
             status = check_entries(f, base, x->count[AXIS_SEQUENCE], why);
     }
     return status;
+}
+
+/* name_shared writes ATTN_STRIDE_BROADCAST for the strides that resolve_arrays made 0, so that a
+ * level can hand the fields on to a call, to which 0 may mean packed. */
+static void name_shared(const call_field *table, int n, void *base)
+{
+    const ptrdiff_t shared = ATTN_STRIDE_BROADCAST;
+    int i, axis;
+    for (i = 0; i < n; i++)
+        for (axis = 0; axis < 4 && is_there(&table[i], base) && !table[i].output; axis++)
+            if (table[i].stride[axis] && !stride_given(&table[i], base, axis))
+                memcpy((char *)base + table[i].stride[axis], &shared, sizeof shared);
 }
 
 /* has_batch_arrays tells whether sequences differ in length, in position or in what they
@@ -2118,16 +2160,20 @@ static const device_field device_fields[] = {
     { ARRAY(q_segments, N_Q_SEGMENTS, IN_Q_SEGMENTS, REACH_ALL), .flag = F_SEGMENTS },
     { ARRAY(kv_segments, N_KV_SEGMENTS, IN_KV_SEGMENTS, REACH_ALL), .flag = F_SEGMENTS },
     { ARRAY(tree_parents, N_TREE, IN_TREE, REACH_ALL), .flag = F_TREE, .shared = 1 },
+    { HOST(bool_mask.invert) },
     { ARRAY(bool_mask.data, N_BOOL, IN_BOOL, REACH_ALL), .flag = F_BOOL_MASK },
+    { HOST(bit_mask.invert) },
     { ARRAY(bit_mask.data, N_BIT, IN_BIT, REACH_ALL), .flag = F_BIT_MASK },
     { NUMBER(block_mask.block_q, N_BLOCK_Q) },
     { NUMBER(block_mask.block_k, N_BLOCK_K) },
     { ARRAY(block_mask.bitmap, N_BITMAP, IN_BITMAP, REACH_ALL), .flag = F_BITMAP, .shared = 1 },
     { ARRAY(block_mask.row_offsets, N_OFFSETS, IN_OFFSETS, REACH_ALL), .flag = F_CSR, .shared = 1 },
+    { HOST(block_mask.columns) },
     { FLAG(softcap, F_SOFTCAP) },
     { NUMBER(bias.dtype, N_BIAS_TYPE) },
     { ARRAY(bias.data, N_BIAS, IN_BIAS, REACH_ALL), .flag = F_BIAS },
     { ARRAY(alibi_slopes, N_SLOPES, IN_SLOPES, REACH_ALL), .flag = F_ALIBI, .shared = 1 },
+    { HOST(callback_user) },
     { ARRAY(sinks, N_SINKS, IN_SINKS, REACH_ALL), .flag = F_SINKS, .shared = 1 },
     { FLAG(softmax1, F_SOFTMAX1) },
     { FLAG(dropout_p, F_DROPOUT) },
@@ -2142,8 +2188,17 @@ static const device_field device_fields[] = {
     { ARRAY(logits.data, N_LOGITS, OUT_LOGITS, REACH_CHOSEN) },
     { HOST(impl) },
     { HOST(auto_naive_keys) },
-    { HOST(num_workers) },
+    { HOST(naive_whole) },
+    { HOST(tile_keys) },
+    { HOST(tuning) },
+    { HOST(force_redo) },
+    { HOST(kernels) },
     { HOST(backend) },
+    { HOST(num_workers) },
+    { HOST(parallel_for) },
+    { HOST(parallel_user) },
+    { HOST(log) },
+    { HOST(log_user) },
     { HOST(part.row_begin) },
     { HOST(part.row_count) },
     { HOST(part.key_begin) },

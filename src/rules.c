@@ -99,16 +99,23 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
     return ATTN_OK;
 }
 
-static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
-                                       int64_t heads, int64_t rows, int64_t columns,
-                                       const ptrdiff_t stride[4], text *why)
+/* check_bytes wants an array of four axes to lie within the address space. */
+static inline attn_status check_bytes(const char *name, int64_t bytes, const int64_t count[4],
+                                      text *why)
 {
-    const int64_t count[4] = { batch, heads, rows, columns };
-    if (times(extent(count, stride), bytes_each) < ADDRESS_LIMIT)
+    if (bytes < ADDRESS_LIMIT)
         return ATTN_OK;
     put(why, name);
     return bad_numbers(why, ATTN_ERR_OVERFLOW,
                        ": batch (#) x heads (#) x rows (#) x columns (#) with its strides exceeds "
                        "the address space",
                        count);
+}
+
+static inline attn_status check_extent(const char *name, int64_t bytes_each, int64_t batch,
+                                       int64_t heads, int64_t rows, int64_t columns,
+                                       const ptrdiff_t stride[4], text *why)
+{
+    const int64_t count[4] = { batch, heads, rows, columns };
+    return check_bytes(name, times(extent(count, stride), bytes_each), count, why);
 }

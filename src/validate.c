@@ -126,7 +126,9 @@ static attn_status check_settings(const attn_params *p, text *why)
           " must be ATTN_ALIGN_OFFSET (2) when q_offset is given" },
         { has_cells && !m->block_q, "block_mask.block_q", 0, " must be at least 1" },
         { has_cells && !m->block_k, "block_mask.block_k", 0, " must be at least 1" },
-        { (m->block_q || m->block_k) && !has_cells, "block_mask.block_q", m->block_q,
+        { m->block_q && !has_cells, "block_mask.block_q", m->block_q,
+          " is set, but neither bitmap nor row_offsets is given" },
+        { m->block_k && !has_cells, "block_mask.block_k", m->block_k,
           " is set, but neither bitmap nor row_offsets is given" },
         { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
           " needs part.keys and partial" },
@@ -178,7 +180,7 @@ static attn_status check_support(const attn_params *p, text *why)
 static attn_status check_continued(const attn_params *p, text *why)
 {
     int64_t b;
-    for (b = 0; p->part.continued && b < p->batch; b++) {
+    for (b = 0; p->part.continued && b < kinds_of(p); b++) {
         const sequence s = sequence_of(p, b);
         const int64_t first = s.key_base + s.key_from, end = s.key_base + s.key_to;
         if (s.row_from == s.row_to || first >= end || first / ATTN_CHUNK == (end - 1) / ATTN_CHUNK)

@@ -428,8 +428,22 @@ static void test_shared_write(void)
     CHECK(cache_is_unchanged(), "something changed");
 }
 
+/* What is not wanted has no type and no strides. */
+static void test_unwanted(void)
+{
+    static const attn_output unwanted = { .dtype = 99, .stride_seq = ATTN_STRIDE_BROADCAST };
+    static misuse_call call;
+    if (!begin_case("a read without k"))
+        return;
+    make_ready(PLAIN);
+    good_call(&call, PLAIN);
+    call.k = unwanted;
+    CHECK(call_read(&call) == ATTN_OK && strcmp(why, "ok") == 0, "%s", why);
+}
+
 void test_cache_misuse(void)
 {
+    test_unwanted();
     test_good_calls();
     test_misuses();
     test_shared_write();

@@ -237,6 +237,9 @@ static void check_others(void)
     CHECK(attn_dilated_index(&c.d, SEQ, index, 16) == ATTN_OK && index[10] == 0 && index[12] == 4 &&
               index[13] == 5 && index[15] == 9,
           "the index");
+    CHECK(attn_dilated_index_size(NULL, SEQ) == 0 &&
+              attn_dilated_index(NULL, SEQ, index, 16) == ATTN_ERR_ARG,
+          "no branches");
     CHECK(attn_dilated_index_size(&c.d, -1) == 0 &&
               attn_dilated_index(&c.d, -1, index, 16) == ATTN_ERR_ARG,
           "no positions");

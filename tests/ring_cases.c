@@ -187,11 +187,23 @@ static void choose_masks(ring_case *c)
         p->chunk_size = pick(c, 1, p->seq_len_q + 1);
     if (p->causal && chance(c, 10))
         p->prefix = some_lengths(c);
-    if (chance(c, 20)) { /* documents, one after the other */
-        int32_t *ids = take(c, p->batch * p->seq_len_q * 4);
-        for (int64_t i = 0; i < p->batch * p->seq_len_q; i++)
+    if (chance(c, 20)) { /* documents, one after the other, in some cases those of all entries */
+        const int shared = chance(c, 30);
+        const int64_t tokens = (shared ? 1 : p->batch) * p->seq_len_q;
+        int32_t *ids = take(c, tokens * 4);
+        for (int64_t i = 0; i < tokens; i++)
             ids[i] = i > 0 && chance(c, 97) ? ids[i - 1] : (int32_t)pick(c, 0, 5);
         p->q_segments = p->kv_segments = ids;
+        p->q_segments_stride = p->kv_segments_stride = shared ? ATTN_STRIDE_BROADCAST : 0;
+    }
+    if (chance(c, 10)) { /* one row of cells for all rows */
+        const int64_t cell = pick(c, 1, 3) * 16, bytes = p->seq_len_kv / cell / 8 + 1;
+        uint8_t *cells = take(c, bytes);
+        for (int64_t i = 0; i < bytes; i++)
+            cells[i] = (uint8_t)pick(c, 0, 255);
+        p->block_mask.block_q = p->block_mask.block_k = cell;
+        p->block_mask.bitmap = cells;
+        p->block_mask.stride_row = ATTN_STRIDE_BROADCAST;
     }
 }
 

@@ -154,6 +154,20 @@ static const row rows[] = {
           "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },
     { ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part.keys (1) is set, but a ring of ranks") },
+    { ROW(p.part.row_begin, TO_I64, 3, BOTH, UNSUPPORTED,
+          "part.row_begin (3) is set, but a ring of ranks") },
+    { ROW(p.part.row_count, TO_I64, 3, BOTH, UNSUPPORTED,
+          "part.row_count (3) is set, but a ring of ranks") },
+    { ROW(p.part.key_begin, TO_I64, 3, BOTH, UNSUPPORTED,
+          "part.key_begin (3) is set, but a ring of ranks") },
+    { ROW(p.part.key_count, TO_I64, 3, BOTH, UNSUPPORTED,
+          "part.key_count (3) is set, but a ring of ranks") },
+    { ROW(p.part.continued, TO_INT, 1, BOTH, UNSUPPORTED,
+          "part.continued (1) is set, but a ring of ranks") },
+    { ROW(p.block_mask.block_q, TO_I64, 4, BOTH, ARG,
+          "block_mask.block_q (4) is set, but neither bitmap") },
+    { ROW(p.block_mask.block_k, TO_I64, 4, BOTH, ARG,
+          "block_mask.block_k (4) is set, but neither bitmap") },
     { ROW(p.impl, TO_INT, ATTN_IMPL_NAIVE, BOTH, UNSUPPORTED,
           "impl (2) (naive): a ring is built") },
     { ROW(p.impl, TO_INT, 7, BOTH, ARG, "impl (7) must be at most 3") },
@@ -298,6 +312,37 @@ static void wild_key_base(void)
         }
 }
 
+/* One of two ranks holds no position, and refuses what the other one refuses. */
+static void empty_rank(void)
+{
+    static const struct wrong {
+        size_t at;
+        kind how;
+        int64_t value;
+    } wrongs[] = {
+        { offsetof(whole_call, p.k.dtype), TO_INT, 3 },
+        { offsetof(whole_call, p.head_dim), TO_I64, 0 },
+        { offsetof(whole_call, p.num_heads_kv), TO_I64, -5 },
+        { offsetof(whole_call, p.scale), TO_INT, 0x7f800000 },
+    };
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++)
+        for (int way = 0; way < 4; way++) {
+            const int backward = way & 1, rank = way >> 1;
+            const row wrong = {
+                "", wrongs[i].at, wrongs[i].how, wrongs[i].value, BOTH, ATTN_ERR_ARG, ""
+            };
+            whole_call c;
+            if (!begin_case("rank %d of one shard, field %d%s", rank, (int)i,
+                            backward ? ", backward" : ""))
+                continue;
+            make_right(&c);
+            c.ring.shard = 16;
+            c.t.rank = rank;
+            spoil(&c, &wrong);
+            expect(&c, backward, 0, ATTN_ERR_ARG, "");
+        }
+}
+
 /* ---- what no field tells --------------------------------------------------------------------- */
 
 static void whole_arguments(void)
@@ -359,6 +404,7 @@ typedef struct quarrel {
 } quarrel;
 
 static const int32_t ids[LENGTH];
+static const uint8_t all_visible[] = { 0xff, 0xff };
 
 static void differ(whole_call *c, int field)
 {
@@ -399,6 +445,15 @@ static void differ(whole_call *c, int field)
     case 11:
         c->p.q_segments = c->p.kv_segments = ids;
         break;
+    case 12:
+        c->p.block_mask.block_q = 8;
+        break;
+    case 13:
+        c->p.block_mask.block_k = 8;
+        break;
+    case 14:
+        c->p.bool_mask.invert = 1;
+        break;
     default:
         c->p.bias.data = in[0];
         c->p.bias.stride_kv = 1;
@@ -417,6 +472,9 @@ static void quarrel_rank(void *arg, const attn_transport *t)
     c.p.lse.data = outputs[t->rank].lse;
     c.ring.transport = t;
     c.ring.stats = &q->stats[t->rank];
+    c.p.bool_mask.data = all_visible;
+    c.p.block_mask.bitmap = all_visible;
+    c.p.block_mask.block_q = c.p.block_mask.block_k = 4;
     if (t->rank == q->rank)
         differ(&c, q->field);
     q->status[t->rank] = attn_ring_forward(&c.p, &c.ring, rooms[t->rank], sizeof rooms[0]);
@@ -425,7 +483,7 @@ static void quarrel_rank(void *arg, const attn_transport *t)
 /* Parameters that differ between ranks are refused on all of them. */
 static void ranks_disagree(void)
 {
-    for (int field = 0; field < 13 && virtual_ranks_most() >= 3; field++)
+    for (int field = 0; field < 16 && virtual_ranks_most() >= 3; field++)
         for (int rank = -1; rank < 3; rank++) {
             quarrel q = { field, rank, { 0 }, { { 0 } } };
             if (!begin_case("rank %d differs in %d", rank, field) ||
@@ -449,4 +507,5 @@ void test_ring_errors(void)
     small_workspace();
     ranks_disagree();
     wild_key_base();
+    empty_rank();
 }

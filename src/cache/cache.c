@@ -296,7 +296,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 {
     static const attn_output unwanted = { 0, 0, 0, 0, NULL };
     text why = text_in(why_text, why_bytes);
-    cache_outputs to = { k ? *k : unwanted, v ? *v : unwanted };
+    cache_outputs to = { k && k->data ? *k : unwanted, v && v->data ? *v : unwanted };
     attn_status status = check_cache(c, &why);
     status = status ? status : check_layer(c, layer, &why);
     status = status ? status : check_sequence(c, "sequence", q, &why);

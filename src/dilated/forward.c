@@ -154,7 +154,7 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
         status = ATTN_ERR_ARG;
     if (!status && (!index || entries < attn_dilated_index_size(d, positions)))
         status = ATTN_ERR_WORKSPACE;
-    for (n = 0; n < d->num_branches && !status; n++) {
+    for (n = 0; !status && n < d->num_branches; n++) {
         const attn_dilated_branch *branch = &d->branches[n];
         lattice l = lattice_of(branch, 0, positions);
         if (!branch->rotate)

@@ -67,9 +67,10 @@ static attn_status check_branches(const attn_dilated *d, text *why)
  * exist. */
 static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated *d, text *why)
 {
+    const int64_t kinds = kinds_of(p);
     int64_t b;
     int n;
-    for (b = 0; b < p->batch; b++) {
+    for (b = 0; b < kinds; b++) {
         const sequence s = sequence_of(p, b);
         if (s.q_len > s.kv_len)
             return bad_entry(why, "q_len", b, s.q_len,

@@ -5,18 +5,7 @@
 
 #include "plan.c"
 
-/* A stride of 0 would mean packed. */
-static void name_broadcast(attn_tensor *t)
-{
-    if (t->stride_batch == 0)
-        t->stride_batch = ATTN_STRIDE_BROADCAST;
-    if (t->stride_head == 0)
-        t->stride_head = ATTN_STRIDE_BROADCAST;
-    if (t->stride_seq == 0)
-        t->stride_seq = ATTN_STRIDE_BROADCAST;
-}
-
-/* Strides of the rank's own tensors as numbers, since those of a range of them are the same. */
+/* Strides of the rank's own tensors are those of a range of them, too. */
 static call_axes own_axes(const attn_params *p, int64_t length)
 {
     call_axes x = axes_of_call(p);
@@ -31,7 +20,7 @@ static void resolve_own(attn_params *p, int64_t length)
     resolve_sizes(p);
     x = own_axes(p, length);
     resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, &none);
-    name_broadcast(&p->q);
+    name_shared(call_fields, COUNT_OF(call_fields), p);
 }
 
 static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64_t length)
@@ -39,13 +28,12 @@ static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64
     const call_axes x = own_axes(p, length);
     text none = text_in(NULL, 0);
     resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, &none);
-    name_broadcast(&g->dout);
-    name_broadcast(&g->dlse);
+    name_shared(gradient_fields, COUNT_OF(gradient_fields), g);
 }
 
 static const void *input_at(const attn_tensor *t, int64_t at)
 {
-    const ptrdiff_t step = t->stride_seq == ATTN_STRIDE_BROADCAST ? 0 : t->stride_seq;
+    const ptrdiff_t step = stride_or(t->stride_seq, 0);
     return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
                    : NULL;
 }
@@ -126,15 +114,16 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
 {
     const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
     const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
+    const ptrdiff_t batch_step = stride_or(t->stride_batch, 0);
+    const ptrdiff_t head_step = stride_or(t->stride_head, 0);
     int64_t b, h, x;
     for (b = 0; b < batch; b++)
         for (h = 0; h < heads; h++)
             for (x = 0; x < length; x++, to += bytes)
                 memcpy(to,
-                       (const char *)t->data +
+                       (const char *)input_at(t, x) +
                            (ptrdiff_t)bytes_of(t->dtype) *
-                               ((ptrdiff_t)b * t->stride_batch + (ptrdiff_t)h * t->stride_head +
-                                (ptrdiff_t)x * t->stride_seq),
+                               ((ptrdiff_t)b * batch_step + (ptrdiff_t)h * head_step),
                        (size_t)bytes);
 }
 

@@ -153,10 +153,11 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
 {
     const int lengths = p->q_len || p->kv_len || p->kv_begin;
     attn_params part = *p;
-    attn_status status = ATTN_OK;
+    attn_status status;
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
         int rank = 0;
