@@ -2389,8 +2389,8 @@ static inline int tree_states(int64_t keys, int inside)
 /* ---- in ascending order */
 
 /* level_after gives the level of the largest node that ends with node i of level 0: trailing one
- * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
- * what is left is then the tree above. */
+ * bits of i are the levels at which a lower half waits. If i numbers nodes of a higher level, the
+ * result counts from that level. */
 static inline int level_after(int64_t i)
 {
     int level = 0;
@@ -4825,8 +4825,8 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
- * +0. */
+/* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
+ * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
@@ -9129,7 +9129,7 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
 
 /* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
 
-/* What a gradient needs that is not given. */
+/* check_given names the first array that gradients need and that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -10718,7 +10718,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
 }
 
 /* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
- * where nobody can, and *reason then says why. Without a backend it says nothing. */
+ * where nobody can. Where a backend refuses, *reason says why. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;

@@ -369,9 +369,9 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *
  * Shared keys (cascade attention). With p.shared_keys = n the caller promises that K and V of keys
  * 0 to n-1 are equal in every batch entry, as for a system prompt. These keys are then read once,
- * from entry 0, for the rows of all entries. This makes decoding faster, because it waits for
- * memory while it reads keys. The bits of the result do not change. The keys are shared only if all
- * of this holds:
+ * from entry 0, for the rows of all entries. Decoding gains most, since it waits for the keys to
+ * come from memory. The bits of the result do not change. The keys are shared only if all of this
+ * holds:
  *
  *   - impl is tiled, the batch has 2 or more entries, and neither cu_seqlens nor part is used;
  *   - every entry has at most 64 rows (q_len * group) per kv head, and key_base is equal in all;
@@ -724,8 +724,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * that is not above 0 keeps everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* attn_kernels_get() returns kernel sets that this CPU can run. Index 0 is the best for many rows,
- * the last one is always "portable", and an index beyond it gives NULL. */
+/* attn_kernels_get() returns one of the kernel sets that this CPU can run. Index 0 is the best for
+ * many rows, the last one is always "portable", and an index beyond it gives NULL. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 
 /* attn_kernels_find() returns the kernel set of that name, or NULL if the name is unknown or this
@@ -761,8 +761,8 @@ typedef struct attn_info {
 
 /* attn_explain() fills in *info with how attn_forward would run *p in a workspace of the best size.
  *
- * Data of tensors is not read and may be NULL. Its time grows with batch * seq_len_q where causal,
- * window or chunked is on. Returns the errors of attn_workspace_size; if *p is at fault,
+ * Data of tensors is not read and may be NULL. If causal, window or chunked is on, the time that it
+ * takes grows with batch * seq_len_q. Returns the errors of attn_workspace_size; if *p is at fault,
  * info->reasons holds the sentence of attn_check. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
@@ -874,7 +874,7 @@ typedef struct attn_rope {
     float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
     /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
      * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
-     * at least 0.16, so that frequencies stay below a turn a position. */
+     * at least 0.16, so that frequencies stay below one turn per position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
@@ -1383,7 +1383,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
  *
  * Cell (r, c) covers rows from r*block_q and keys from c*block_k on, and the last cells may be
  * shorter. Rows stand at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them. The diagonal of
- * row r is every column that holds a key at the position of one of its rows. */
+ * row r is every column that holds a key at the position of a query row in r. */
 typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */
@@ -1628,15 +1628,15 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
- *   shards a rank: where the sequence has fewer than 2 * size * 1024 positions, some ranks have
+ *   shards per rank: if the sequence has fewer than 2 * size * 1024 positions, some ranks have
  *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
  *   shards cost more than they balance, because each range of rows takes a call for each range of
  *   keys. Parts that causal, window, chunked and lengths leave empty are skipped; stats->pairs
  *   counts the rest.
  * Memory. The workspace needs the whole size that the query gives. It holds two shards of keys and
  *   values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and
- *   the workspace of a call. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at
- *   most 2 log2(R) states at once; with several shards a rank, each shard that waits for its
+ *   the workspace of a call. With R ranks and one shard of 1024 * 2^k keys per rank, a row has at
+ *   most 2 log2(R) states at once; with several shards per rank, each shard that waits for its
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
@@ -1800,8 +1800,8 @@ typedef struct attn_problem {
     int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
     int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
     int64_t group;      /* query heads per kv head */
-    int64_t max_q_len;  /* rows of the longest sequence that the call computes */
-    int64_t max_kv_len; /* keys of the longest sequence that enter */
+    int64_t max_q_len;  /* most rows that the call computes in one sequence */
+    int64_t max_kv_len; /* most keys that enter in one sequence */
     float factor;       /* scale * log2(e), the finite factor c on q.k */
     float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
     float keep_factor;  /* 1 / (1 - dropout_p) */

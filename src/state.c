@@ -72,8 +72,8 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
- * +0. */
+/* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
+ * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;

@@ -24,8 +24,8 @@ static inline int tree_states(int64_t keys, int inside)
 /* ---- in ascending order */
 
 /* level_after gives the level of the largest node that ends with node i of level 0: trailing one
- * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
- * what is left is then the tree above. */
+ * bits of i are the levels at which a lower half waits. If i numbers nodes of a higher level, the
+ * result counts from that level. */
 static inline int level_after(int64_t i)
 {
     int level = 0;

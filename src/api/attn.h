@@ -295,9 +295,9 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  *
  * Shared keys (cascade attention). With p.shared_keys = n the caller promises that K and V of keys
  * 0 to n-1 are equal in every batch entry, as for a system prompt. These keys are then read once,
- * from entry 0, for the rows of all entries. This makes decoding faster, because it waits for
- * memory while it reads keys. The bits of the result do not change. The keys are shared only if all
- * of this holds:
+ * from entry 0, for the rows of all entries. Decoding gains most, since it waits for the keys to
+ * come from memory. The bits of the result do not change. The keys are shared only if all of this
+ * holds:
  *
  *   - impl is tiled, the batch has 2 or more entries, and neither cu_seqlens nor part is used;
  *   - every entry has at most 64 rows (q_len * group) per kv head, and key_base is equal in all;
@@ -650,8 +650,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * that is not above 0 keeps everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* attn_kernels_get() returns kernel sets that this CPU can run. Index 0 is the best for many rows,
- * the last one is always "portable", and an index beyond it gives NULL. */
+/* attn_kernels_get() returns one of the kernel sets that this CPU can run. Index 0 is the best for
+ * many rows, the last one is always "portable", and an index beyond it gives NULL. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 
 /* attn_kernels_find() returns the kernel set of that name, or NULL if the name is unknown or this

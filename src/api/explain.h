@@ -23,7 +23,7 @@ typedef struct attn_info {
 
 /* attn_explain() fills in *info with how attn_forward would run *p in a workspace of the best size.
  *
- * Data of tensors is not read and may be NULL. Its time grows with batch * seq_len_q where causal,
- * window or chunked is on. Returns the errors of attn_workspace_size; if *p is at fault,
+ * Data of tensors is not read and may be NULL. If causal, window or chunked is on, the time that it
+ * takes grows with batch * seq_len_q. Returns the errors of attn_workspace_size; if *p is at fault,
  * info->reasons holds the sentence of attn_check. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);

@@ -21,7 +21,7 @@
  *
  * Cell (r, c) covers rows from r*block_q and keys from c*block_k on, and the last cells may be
  * shorter. Rows stand at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them. The diagonal of
- * row r is every column that holds a key at the position of one of its rows. */
+ * row r is every column that holds a key at the position of a query row in r. */
 typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */

@@ -57,7 +57,7 @@ typedef struct attn_rope {
     float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
     /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
      * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
-     * at least 0.16, so that frequencies stay below a turn a position. */
+     * at least 0.16, so that frequencies stay below one turn per position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
