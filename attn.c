@@ -1211,7 +1211,7 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_SEQUENCE, /* the batch, for lengths, positions and masks of sequences */
     AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
@@ -1277,13 +1277,13 @@ typedef struct call_field {
 #define PER_SEQUENCE(member, kind, by, ...)                                                        \
     LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
 
-/* This is no limit of memory, and equal on every machine. */
+/* This limit does not come from memory, and is equal on every machine. */
 #define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    /* What a call with all keys gives. */
+    /* Outputs that only a call with all keys can give. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
@@ -1462,7 +1462,8 @@ static attn_status refuse_field(const call_field *f, int64_t value, const char *
     return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
 }
 
-/* The first field that is set and that `taker` does not list is refused by its name. */
+/* refuse_fields refuses, by its name, the first field that is set and that `taker` does not
+ * take. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
     int i;
@@ -1545,7 +1546,7 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
-/* The strides of an array with what 0 and "broadcast" mean. */
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
@@ -1607,7 +1608,8 @@ static int is_there(const call_field *f, const void *base)
     return IS_ARRAY(f) && (is_tensor(f) || field_data(f, base));
 }
 
-/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+/* resolve_arrays gives tensors, and other arrays that are given, their strides, and checks that
+ * they fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
 {
@@ -1652,7 +1654,7 @@ static int has_batch_arrays(const attn_params *p)
     return i < COUNT_OF(call_fields);
 }
 
-/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+/* kinds_of counts the sequences that stand for all: the whole batch if they differ, else the first. */
 static int64_t kinds_of(const attn_params *p)
 {
     return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
@@ -1660,7 +1662,7 @@ static int64_t kinds_of(const attn_params *p)
 
 /* ---- the axes of a call */
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
+/* Rows of a batch entry of q, or keys of one of k, that the arrays hold (p.part). */
 static inline int64_t rows_held(const attn_params *p)
 {
     return p->part.rows ? p->part.row_count : p->seq_len_q;
@@ -2418,9 +2420,9 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
+ * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
+ * one more if the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
     return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
@@ -2429,8 +2431,8 @@ static inline int tree_states(int64_t keys, int inside)
 /* ---- in ascending order */
 
 /* level_after gives the level of the largest node that ends with node i of level 0: trailing one
- * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
- * what is left is then the tree above. */
+ * bits of i are the levels at which a lower half waits. If i numbers nodes of a higher level, the
+ * result counts from that level. */
 static inline int level_after(int64_t i)
 {
     int level = 0;
@@ -2440,7 +2442,7 @@ static inline int level_after(int64_t i)
 }
 
 /* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
- * keys behind it merges with it as B, and is then that of all keys from the node on. */
+ * keys behind it merges with it as B, and then covers all keys from the node on. */
 static inline float *take_lower(float **waiting, int level)
 {
     float *lower = NULL;
@@ -4867,8 +4869,8 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
- * +0. */
+/* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
+ * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
@@ -4901,8 +4903,8 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     }
 }
 
-/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
- * is left and copied. */
+/* row_lse gives the LSE of a finished row. `empty` means that no key was alive; the LSE is then the
+ * sink. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -4973,8 +4975,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
- * output: f32 goes at once where it belongs, other types go by way of t->stage. */
+/* write_lanes divides rows [dim][lane] of a tile by l, multiplies them by the factor and writes
+ * them to rows of an output: f32 directly, other types by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -4996,7 +4998,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* write_rows makes the root state of a tile rows of the outputs. */
+/* write_rows writes the root state of a tile to rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;
@@ -5058,9 +5060,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
- * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
- * order. */
+/* end_of_step gives the block behind the step that begins with block `first`; the logits of a step
+ * are computed together. With few lanes a step is all whole blocks that follow with the same lanes,
+ * so that the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -5073,7 +5075,7 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* A key_step is blocks whose logits come in one step; all fields are 0 before the first. */
+/* A key_step is the blocks of one step; all fields are 0 before the first step. */
 typedef struct key_step {
     int first, next; /* These are blocks. */
     int begin, end;  /* These are their keys, counted in the tile. */
@@ -5095,8 +5097,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* decide_block decides the maximum m for block i, whose logits are there. It returns the
- * exponentials that are then to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are computed. It returns the
+ * exponentials that come next, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -5108,8 +5110,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
- * block is done, becomes this one, as its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are computed, into the running maximum and sum. The block
+ * of *ready is done, so *ready becomes block i, whose exponentials come next. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -5127,9 +5129,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
- * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
- * next step. */
+/* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
+ * tile that begins at key j0. The exponentials of the last block of a step run beside the logits of
+ * the next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -5229,8 +5231,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
- * not looked through to its end for each tile of the others. */
+/* next_key looks for that key up to hi, in reaches that double. One reach to hi would search a row
+ * without visible cells to its end for each tile of the other rows. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -5244,9 +5246,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
- * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
- * t->state. */
+/* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
+ * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
+ * complete stays in t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
@@ -9171,7 +9173,7 @@ static attn_gradient_call gradient_call(const attn_params *p, const attn_gradien
 
 /* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
 
-/* What a gradient needs that is not given. */
+/* check_given names the first array that gradients need and that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)
@@ -9540,8 +9542,8 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
-/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K, which is the
- * score, or of V. */
+/* multiply_rows computes s = packed rows of a tile times open rows j0..j0+n-1 of K (the score) or
+ * of V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -9613,8 +9615,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
- * is then in w->s, and dS, as dbias takes it, in w->dp. */
+/* pair_gradients returns the lanes that see some of the keys. For these lanes p is then in w->s,
+ * and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
@@ -10077,8 +10079,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
- * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of keys
+ * `from` to `to`-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->pl->keys;
@@ -10106,7 +10108,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys `from` to `to`-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {
@@ -10154,7 +10156,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* write_keys writes dK and dV of keys from to to-1. */
+/* write_keys writes dK and dV of keys `from` to `to`-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -10339,8 +10341,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
- * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, *from to *to-1: all if the axis is
+ * summed, and up to `each` if it is kept. *index then numbers the parts of the other axes. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {
@@ -10760,7 +10762,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
 }
 
 /* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
- * where nobody can, and *reason then says why. Without a backend it says nothing. */
+ * where nobody can. Where a backend refuses, *reason says why. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;

@@ -27,8 +27,8 @@
  *
  * CONTENTS
  *
- * Most callers need only these ten lines, the conventions below and the fields of attn_params that
- * they set. The parts of this file are, in order:
+ * Most callers need only the ten lines above, the conventions below and the fields of attn_params
+ * that they set. The parts of this file are, in order:
  *
  *   Version and errors      attn_status says what went wrong.
  *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
@@ -40,9 +40,10 @@
  *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
  *   The call                attn_params has a field for each of the above.
  *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
- *   Helpers                 These functions make slopes, convert types and name kernel sets.
+ *   Helpers                 Small functions make slopes, convert types and name kernel sets.
  *
- * The levels follow. Each begins with the name of its source, src/api/NAME.h:
+ * The levels follow; a smaller library may leave them out. Each begins with the name of its source,
+ * src/api/NAME.h:
  *
  *   explain     attn_explain tells how a call would run, and why.
  *   options     attn_params_from_string reads options of a command line.
@@ -60,31 +61,31 @@
  * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
  * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
  *
- * CONVENTIONS hold for every function of this file that does not say otherwise.
+ * CONVENTIONS hold for every function in this file, unless its comment says otherwise.
  *
  * Memory. The library never allocates. The caller gives each call a workspace of any alignment and
- *   content, and a size query such as attn_workspace_size tells the best size. A smaller workspace
- *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets; data
- *   of tensors is not read and may be NULL. On an error a query for a workspace sets *bytes to 0.
- *   The stack in use is 2 to 3.8 KiB deep, and below 4 KiB in every build measured
- *   (tests/stack.sh).
+ *   content, and a size query such as attn_workspace_size gives the best size. A smaller workspace
+ *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
+ *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
+ *   0. A call uses 2 to 3.8 KiB of stack, in every build measured less than 4 KiB (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
- *   callback gets independent pieces of work, in up to five lists one after the other. Where heads
- *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
- *   callback the library uses OpenMP if compiled with it, and else runs in the calling thread.
- *   Every function may run in many threads at once if workspaces and outputs are distinct. The
- *   number of threads never changes a bit of the result.
+ *   callback gets independent pieces of work, one list after another: up to five lists in
+ *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
+ *   attn_forward divides the keys, too. Without the callback the library uses OpenMP if compiled
+ *   with it, and otherwise runs in the calling thread. Every function may run in many threads at
+ *   once if workspaces and outputs are distinct. The number of threads never changes a bit of the
+ *   result.
  * Errors. Every function that can fail returns an attn_status. A check such as attn_check turns it
- *   into a sentence with the name and value of the field. A function that has an argument `why`
- *   puts the sentence there; why may be NULL. After an error other than ATTN_ERR_CALLBACK nothing
- *   was written.
- * Strides. A stride counts elements and may be negative. A stride of 0 means packed [batch, head,
- *   seq, dim] in tensors and arrays with an entry per token, and it means broadcast in the bias and
- *   in boolean masks. ATTN_STRIDE_BROADCAST shares any input along an axis. The last dimension is
- *   always contiguous. Data need only be aligned for its element type.
+ *   into a sentence that names the field and its value. A function with an argument `why` puts that
+ *   sentence there; why may be NULL. An error other than ATTN_ERR_CALLBACK means that nothing was
+ *   written.
+ * Strides. A stride counts elements and may be negative. In tensors a stride of 0 means packed,
+ *   [batch, head, seq, dim]; in arrays with an entry per token it also means packed; in the bias
+ *   and in boolean masks it means broadcast. ATTN_STRIDE_BROADCAST broadcasts any input along an
+ *   axis. The last dimension is always contiguous. Data need only be aligned for its element type.
  * Aliasing. An output must not overlap any input, the workspace or another output.
- * Callbacks. Those about pairs (mask, mask_tile, score and its derivative) run on workers. Their
- *   calls may overlap, and they must not throw or longjmp.
+ * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
+ *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
  *   the logit, then all masks apply, and last the sink joins the softmax. A key is visible only if
  *   every mask shows it.
@@ -93,17 +94,17 @@
  *   pos(i) with j. The absolute number of a key is n(j) = key_base + j.
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
- * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias of -inf
- *   masks its key.
+ * NaN and Inf. A value that a mask hides or a length leaves out never affects a result, even if it
+ *   is NaN or Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias
+ *   of -inf masks its key.
  * Determinism. Equal inputs give equal bits if the caller's callbacks are pure. docs/canon.md
- *   states the order of operations and its limits, which are rounding to nearest and no subnormal
- *   intermediate.
+ *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
- *   give finite results while every partial sum of q.k, scale * log2(e) times it, and
- *   2^16 * kv_len * max|v| stay below 2^127; beyond that IEEE arithmetic decides.
+ *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
+ *   sum times scale * log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
  *
- * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
+ * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
+ * attn.c:
  *
  *   ATTN_API         decorates every public function; its default is nothing.
  *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
@@ -129,7 +130,7 @@
 #define ATTN_VERSION_PATCH 0
 #define ATTN_VERSION_STRING "0.1.0"
 
-/* This number changes when the canonical order of operations of docs/canon.md changes. */
+/* This number changes when the canonical order of operations in docs/canon.md changes. */
 #define ATTN_NUMERICS_VERSION 2
 
 #if defined ATTN_STATIC && defined __GNUC__
@@ -257,7 +258,7 @@ typedef struct attn_tensor {
     const void *data;
 } attn_tensor;
 
-/* An attn_output is an output with the addressing of attn_tensor. No axis may be broadcast. */
+/* An attn_output is an output, addressed as an attn_tensor is. No axis may be broadcast. */
 typedef struct attn_output {
     int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
@@ -271,10 +272,10 @@ typedef struct attn_output {
  * this part are for alignment, boolean masks, block masks and callbacks. All masks compose: a key
  * is visible to a row if every mask shows it.
  *
- * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
- * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
- * keys, its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi
- * count hidden siblings as keys in between.
+ * Trees. p.tree_parents is for speculative decoding. The last q_len keys of a sequence (seq_len_q
+ * if q_len is NULL) are nodes of a tree, and node i is query row i. A query sees all earlier keys,
+ * its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi count
+ * hidden siblings as keys in between.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_alignment chooses the offset of pos(i) = i + offset. */
@@ -302,11 +303,11 @@ typedef struct attn_mask {
  *
  * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The row_offsets of
- * batch entry b and head h begin b*csr_stride_batch + h*csr_stride_head entries further on.
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The offsets of
+ * batch entry b and head h begin at entry b*csr_stride_batch + h*csr_stride_head.
  *
- * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
- * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
+ * i and j count within the sequence. With cu_seqlens, the CSR form therefore needs rows for the
+ * longest sequence, but a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
     int64_t block_q, block_k; /* rows and keys of a cell; 0 in both turns the mask off */
 
@@ -316,7 +317,7 @@ typedef struct attn_block_mask {
 
     ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 shares them */
     const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
-    const int32_t *columns;     /* given exactly where row_offsets is */
+    const int32_t *columns;     /* given together with row_offsets or not at all */
 } attn_block_mask;
 
 /* An attn_pair is a (query, key) pair as callbacks see it. */
@@ -327,7 +328,7 @@ typedef struct attn_pair {
 } attn_pair;
 
 /* An attn_rect is a rectangle of pairs: rows i_begin to i_end-1 of heads head_begin to head_end-1
- * against keys j_begin to j_end-1. To get absolute positions, add offset to i and key_base to i and
+ * against keys j_begin to j_end-1. Absolute positions are key_base + i + offset and key_base +
  * j. */
 typedef struct attn_rect {
     int64_t batch, head_begin, head_end, i_begin, i_end, j_begin, j_end, offset, key_base;
@@ -366,23 +367,23 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 /* ------------------------------------------------------------------------------------------------
  * Caches
  *
- * Shared keys (cascade attention). With p.shared_keys = n the caller promises that keys 0 to n-1, K
- * and V, are equal in every batch entry, as those of a system prompt are. The rows of all entries
- * then go over these keys together and read them once, from entry 0; reading keys is the part of
- * decoding that waits for memory. The bits of the result do not change. The keys are shared only if
- * all of this holds:
+ * Shared keys (cascade attention). With p.shared_keys = n the caller promises that K and V of keys
+ * 0 to n-1 are equal in every batch entry, as for a system prompt. These keys are then read once,
+ * from entry 0, for the rows of all entries. Decoding gains most, since it waits for the keys to
+ * come from memory. The bits of the result do not change. The keys are shared only if all of this
+ * holds:
  *
- *   - impl is tiled, the batch has 2 or more entries, and cu_seqlens is not used;
- *   - an entry has at most 64 rows (q_len * group) per kv head, and all have one key_base;
- *   - whole blocks, which end where n(j) is a multiple of 16, hold at least 64 shared keys, and
- *     every row sees all of these;
- *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
- *   - there are row tiles for at least half of the workers.
+ *   - impl is tiled, the batch has 2 or more entries, and neither cu_seqlens nor part is used;
+ *   - every entry has at most 64 rows (q_len * group) per kv head, and key_base is equal in all;
+ *   - at least 64 shared keys lie in whole blocks, which end where n(j) is a multiple of 16, and
+ *     every row sees all of these keys;
+ *   - there is no bias, ALiBi, dropout or callback, and no mask except causal, window and chunked;
+ *   - at least half of the workers get row tiles.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
- * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
- * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
- * smaller, each entry reads its own copy.
+ * Otherwise each entry reads its own copy, and attn_explain says why. Each entry needs that copy in
+ * any case, because any of them may be read. For shared keys the workspace also holds the states of
+ * all rows, about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; in
+ * a smaller workspace each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
@@ -395,8 +396,7 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
  * in. */
 typedef struct attn_rows {
-    /* Rows of a sequence, after which they start over: at least kv_begin + kv_len. 0 turns the ring
-     * off. */
+    /* Rows of a sequence's ring buffer, at least kv_begin + kv_len. 0 turns the ring off. */
     int64_t ring;
     const int32_t *begin; /* [batch], row of column 0, below ring; needs a ring; NULL means 0 */
     int64_t page_size;    /* rows of a page; 0 means no pages */
@@ -425,15 +425,15 @@ typedef enum attn_logits_stage {
  * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
 typedef struct attn_logits {
     int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows where rows is NULL */
+    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows if rows is NULL */
     const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
     float *data;         /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
- * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). attn_state_merge alone reads
- * the sizes; other functions have those of p. */
+ * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). Only attn_state_merge reads the
+ * two sizes; other functions take them from p. */
 typedef struct attn_state {
     int64_t num_rows;
     int64_t head_dim_v;
@@ -460,10 +460,10 @@ typedef struct attn_state {
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
-    /* Nonzero, only with keys and partial, continues p.state. It holds what earlier parts of this
-     * chunk of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if
-     * all parts but the last end where n is a multiple of 16. The keys in use of a sequence with
-     * rows must lie in one chunk. */
+    /* Nonzero continues p.state and needs keys and partial. The state is what earlier parts of the
+     * same chunk of 1024 keys (by n) left, or (-inf, 0, 0) at the beginning. The result is
+     * canonical if all parts but the last end where n is a multiple of 16. If a sequence has rows,
+     * its keys in use must lie in one chunk. */
     int continued;
     int64_t row_begin, row_count;
     int64_t key_begin, key_count;
@@ -485,8 +485,8 @@ typedef struct attn_part {
 typedef enum attn_impl {
     ATTN_IMPL_DEFAULT = 0, /* This is TILED at every length. */
     ATTN_IMPL_TILED = 1,   /* The online softmax over tiles of keys needs memory for a tile only. */
-    ATTN_IMPL_NAIVE = 2,   /* The textbook holds the logits of a head: the readable baseline. */
-    ATTN_IMPL_AUTO = 3     /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
+    ATTN_IMPL_NAIVE = 2, /* The textbook formula holds the logits of a head. It is the baseline. */
+    ATTN_IMPL_AUTO = 3   /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
 } attn_impl;
 
 /* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
@@ -533,7 +533,7 @@ typedef struct attn_params {
     int64_t seq_len_kv; /* keys per batch entry, or in all with cu_seqlens_kv */
     int64_t head_dim;   /* elements of a q or k vector, at least 1 */
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
-    float scale;        /* factor on q.k, finite also times log2(e); 0 means 1/sqrt(head_dim) */
+    float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
 
     /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
      * v and o is [token, head, dim], and stride_batch is not used. */
@@ -544,8 +544,8 @@ typedef struct attn_params {
     /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, state or logits are
      * asked for. */
     attn_output o;
-    /* Natural log of the sum of exp(logit) and of the sink: f32 [batch, num_heads_q, seq_len_q], or
-     * [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
+    /* Natural log of the softmax denominator, the sink included: f32 [batch, num_heads_q,
+     * seq_len_q], or [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
@@ -577,20 +577,22 @@ typedef struct attn_params {
     /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
-    int64_t window_left;  /* keys before one's own position; -1 means unbounded */
-    int64_t window_right; /* keys after one's own position; -1 means unbounded */
-    /* Chunked attention: a row sees only the keys whose floor((key_base + position) / chunk_size)
-     * equals its own. 0 means off. */
+    int64_t window_left;  /* keys before the row's position; -1 means unbounded */
+    int64_t window_right; /* keys after the row's position; -1 means unbounded */
+    /* Chunked attention: a row sees only keys in its own chunk, and the chunk of a position is
+     * floor((key_base + position) / chunk_size). 0 means off. */
     int64_t chunk_size;
-    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys of its
-     * own id. NULL means off. */
+    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys with
+     * its own id. NULL means off. */
     const int32_t *q_segments;
-    /* [batch, seq_len_kv], or [token] with cu_seqlens, given exactly where q_segments is. */
+    /* [batch, seq_len_kv], or [token] with cu_seqlens, given together with q_segments or not at
+     * all. */
     const int32_t *kv_segments;
     ptrdiff_t q_segments_stride;  /* elements between batch entries; 0 means packed */
     ptrdiff_t kv_segments_stride; /* elements between batch entries; 0 means packed */
-    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. That of
-     * node i is below i and counted within the sequence, or -1 for a root. NULL means off. */
+    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. The
+     * parent of node i is a node below i, numbered within the sequence, or -1 if i is a root. NULL
+     * means off. */
     const int32_t *tree_parents;
     ptrdiff_t tree_stride;       /* elements between batch entries; 0 means packed */
     attn_mask bool_mask;         /* one byte per pair; its strides count bytes */
@@ -661,16 +663,17 @@ typedef struct attn_params {
  *
  * A workspace for the largest seq_len_q and the largest seq_len_kv serves every shorter call that
  * differs in nothing else: a prefill and, if seq_len_kv was the final length, its decode steps. As
- * a special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run the
- * call but refuses it) or what a backend's sizing returns. */
+ * a special case, impl = AUTO may run the longest call tiled and shorter ones naive: ask for the
+ * longest call of each path and take the larger size. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW,
+ * ATTN_ERR_UNSUPPORTED (also if a backend must run the call but refuses it), or what a backend's
+ * workspace_size returns. */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
- * It reads q, k, v and the arrays of *p and writes o, lse, state and logits, those that are asked
- * for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et
- * al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
+ * It reads q, k, v and the arrays of *p, and writes those of o, lse, state and logits that are
+ * asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867;
+ * Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
  * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
@@ -678,9 +681,9 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 /* attn_check() says in one English sentence what is wrong with *p and the workspace, or "ok".
  *
  * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
- * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
- * which only a run can show, it says "ok". It computes nothing. The
- * checks of the levels do all this for their functions. */
+ * case, it returns a constant string if text is NULL or text_bytes is 0. It computes nothing, so
+ * after ATTN_ERR_CALLBACK, which only a run can show, it says "ok". Levels have checks of their
+ * own, such as attn_backward_check. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
@@ -691,8 +694,8 @@ ATTN_API const char *attn_status_string(attn_status status);
 /* attn_version() returns the version of the library in the binary, e.g. "0.1.0". */
 ATTN_API const char *attn_version(void);
 
-/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If header and
- * library do not match, the program has another sizeof(attn_params). */
+/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If it differs from
+ * the program's sizeof(attn_params), header and library do not match. */
 ATTN_API size_t attn_params_size(void);
 
 /* ------------------------------------------------------------------------------------------------
@@ -702,8 +705,8 @@ ATTN_API size_t attn_params_size(void);
 /* attn_alibi_slopes() writes the standard ALiBi slopes of num_heads heads, 1 to 2^20.
  *
  * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
- * next lower power of two come first, and every other one of the next higher follows (Press et al.
- * 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
+ * next lower power of two come first, and then every other slope of the next higher one (Press et
+ * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
  * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
@@ -721,8 +724,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * that is not above 0 keeps everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* attn_kernels_get() returns kernel sets that this CPU can run. Index 0 is the best for many rows,
- * the last one is always "portable", and beyond it NULL is returned. */
+/* attn_kernels_get() returns one of the kernel sets that this CPU can run. Index 0 is the best for
+ * many rows, the last one is always "portable", and an index beyond it gives NULL. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 
 /* attn_kernels_find() returns the kernel set of that name, or NULL if the name is unknown or this
@@ -732,8 +735,8 @@ ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 /* attn_kernels_name() returns the name of a kernel set, or "none" for NULL. */
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 
-/* attn_impl_name() returns "default", "tiled", "naive" or "auto" for an attn_impl, as
- * attn_params_from_string takes it, and NULL for any other number. */
+/* attn_impl_name() returns the name of an attn_impl that attn_params_from_string takes: "default",
+ * "tiled", "naive" or "auto". For any other number it returns NULL. */
 ATTN_API const char *attn_impl_name(int impl);
 
 /* src/api/explain.h - how attn_forward would run a call, and why. */
@@ -746,20 +749,20 @@ typedef struct attn_info {
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
-    int64_t items; /* pieces of work: of the longest list if keys are divided, plus logits */
+    int64_t items; /* pieces of work, with logits; of divided keys only the longest list counts */
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
-    size_t workspace_bytes;            /* what attn_workspace_size tells */
+    size_t workspace_bytes;            /* what attn_workspace_size gives */
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
     double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
     double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
     double bytes;      /* size of q, k, v, o and lse, each touched once */
-    char reasons[512]; /* why this path was taken and no other: sentences, "; " between them */
+    char reasons[512]; /* why this path is taken and no other: sentences joined by "; " */
 } attn_info;
 
 /* attn_explain() fills in *info with how attn_forward would run *p in a workspace of the best size.
  *
- * Data of tensors is not read and may be NULL. Its time grows with batch * seq_len_q where causal,
- * window or chunked is on. Returns the errors of attn_workspace_size; after one that *p causes,
+ * Data of tensors is not read and may be NULL. If causal, window or chunked is on, the time that it
+ * takes grows with batch * seq_len_q. Returns the errors of attn_workspace_size; if *p is at fault,
  * info->reasons holds the sentence of attn_check. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);
 
@@ -771,10 +774,10 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t 
 
 /* attn_params_from_string() overrides fields of *p by name.
  *
- * The text is, for example, "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
- * naive_whole=1 auto_naive_keys=256", which are all the names; spaces or commas separate them. It
- * serves the caller's command lines and environment variables, as the library reads no environment.
- * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
+ * This text has all the names: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
+ * naive_whole=1 auto_naive_keys=256". Spaces or commas separate them. The caller may take the text
+ * from a command line or an environment variable; the library itself reads no environment. Returns
+ * ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
 
@@ -785,7 +788,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
  * are f32 and packed, except o and lse of attn_state_finish.
  */
 
-/* attn_state_merge() sets *out to the states of two parts of the keys together, of which *a has the
+/* attn_state_merge() merges the states *a and *b of two parts of the keys into *out; *a has the
  * lower keys.
  *
  * It merges out->num_rows rows of out->head_dim_v values; the sizes in *a and *b are not read. out
@@ -799,8 +802,9 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
  * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
- * that gave the states, but refuses other outputs than these with ATTN_ERR_UNSUPPORTED. Returns the
- * errors of *p, too, and ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
+ * that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED. Returns the
+ * errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no output is
+ * given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
 /* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.
@@ -830,23 +834,23 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
  *
  * Accuracy. Frequencies and angles are integers in units of 2^-64 turns. They are reduced to one
  *   turn exactly, need no libm and are equal on every machine. An angle is off by up to 5 * 2^-64
- *   turns a position, over freq_factors[i] where that is below 1. At random positions up to 2^20
- *   all 76800 values of cos and sin measured were the nearest float; up to 2^24 all but 3 of 51200
- *   were, and up to 2^31 all but 138 of 25600. Most programs multiply a float position by a float
- *   frequency, and their angles are wrong by up to 2^-23 of the angle; to get their bits, give
- *   their tables. docs/canon.md states the order of operations.
- * Values. Turned elements hold no -0 and only one NaN, as all outputs of the library do. Elements
- *   that are not turned are bit-exact copies if x and y have one type.
+ *   turns per position, divided by freq_factors[i] if that is below 1. At random positions up to
+ *   2^20 all 76800 values of cos and sin measured were the nearest float; up to 2^24 all but 3 of
+ *   51200 were, and up to 2^31 all but 138 of 25600. Most programs multiply a float position by a
+ *   float frequency, and their angles are wrong by up to 2^-23 of the angle; to get their bits,
+ *   give their tables. docs/canon.md states the order of operations.
+ * Values. Turned elements have no -0 and only the canonical NaN, like all outputs of the library.
+ *   Elements that are not turned are bit-exact copies if x and y have one type.
  * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW.
  */
 
 /* An attn_rope_scaling stretches the positions of a model beyond its training. */
 typedef enum attn_rope_scaling {
     ATTN_ROPE_NONE = 0,   /* Frequencies stay as they are. */
-    ATTN_ROPE_LINEAR = 1, /* It divides all frequencies (Chen et al. 2023, arXiv 2306.15595). */
+    ATTN_ROPE_LINEAR = 1, /* Factor divides all frequencies (Chen et al. 2023, arXiv 2306.15595). */
     ATTN_ROPE_NTK = 2,    /* The base becomes base * factor^(dim / (dim - 2)). */
     ATTN_ROPE_YARN = 3,   /* This is the scaling of Peng et al. 2023, arXiv 2309.00071. */
-    ATTN_ROPE_LLAMA3 = 4  /* It divides low frequencies and keeps high ones, as Llama 3.1 does. */
+    ATTN_ROPE_LLAMA3 = 4  /* Factor divides low frequencies, not high ones, as in Llama 3.1. */
 } attn_rope_scaling;
 
 /* An attn_rope says how rows turn. Set it to zero, then assign: zero is every field's default. */
@@ -858,19 +862,19 @@ typedef struct attn_rope {
      * as GPT-J does. */
     int interleaved;
 
-    /* ---- angles that are computed. A field that means nothing with this scaling must be 0 or 1,
-     * except original_length, which is then not read. */
+    /* ---- angles that are computed. A field that `scaling` does not use must be 0 or 1, except
+     * original_length, which is then not read. */
 
     float base;                 /* above 1; 0 means 10000 */
     int scaling;                /* attn_rope_scaling */
-    float factor;               /* that of the scaling, at least 1; 0 means 1 */
+    float factor;               /* factor of the scaling, at least 1; 0 means 1 */
     int64_t original_length;    /* positions of the model's first training, for YARN and LLAMA3 */
     float beta_fast, beta_slow; /* YARN: turns over the original length; 0 means 32 and 1 */
     float low_freq_factor, high_freq_factor; /* LLAMA3; 0 means 1 and 4 */
     float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
     /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
      * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
-     * at least 0.16, so that frequencies stay below a turn a position. */
+     * at least 0.16, so that frequencies stay below one turn per position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
@@ -896,8 +900,8 @@ typedef struct attn_rope_rows {
 ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
                                      size_t why_bytes);
 
-/* attn_rope_table() writes the cos and sin of positions first to first+count-1, [count, dim/2]
- * each, that attn_rope_apply would use.
+/* attn_rope_table() writes the cos and sin that attn_rope_apply would use for positions first to
+ * first+count-1, [count, dim/2] each.
  *
  * They serve as rope.cos and rope.sin, which saves their computation and changes no bit. head_dim
  * is that of attn_rope_rows and is used where rope->dim is 0. Positions are from -2^31 to 2^31, and
@@ -925,21 +929,22 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  *
  * Numbers. The keys of a sequence have numbers 0, 1, 2, ... from its beginning, and numbers begin
  *   to end-1 are present. After a roll-back new keys get the numbers that became free. Key j of a
- *   view is number begin + j, and its key_base is begin. Positions, masks and bits of a result are
- *   therefore those of an uncut, unpaged, unwrapped sequence (docs/canon.md).
+ *   view is number begin + j, and the view's key_base is begin. Positions, masks and bits of a
+ *   result are therefore those of an uncut, unpaged, unwrapped sequence (docs/canon.md).
  * Rows. A sequence has `rows` rows, which is capacity or, if paged, capacity rounded up to whole
  *   pages. Number n lies in row n modulo rows. If the cache is contiguous, that is a row of the
  *   sequence's own storage. If it is paged, it is slot row % page_size of page
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
  *   back. A page counts the sequences that share it and is copied before one of them writes to it.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. A ring of window_left + n rows takes steps of n keys and rolls back n keys.
- * Layers. All layers of a model share numbers, lengths and tables. Call attn_cache_extend once a
- *   step, then attn_cache_write and attn_cache_view for each layer. attn_cache_append does both for
- *   a cache of one layer.
+ *   c.window_left keys. A ring of window_left + n rows takes steps of up to n keys and can roll
+ *   back n keys.
+ * Layers. All layers of a model share numbers, lengths and tables. In each step, call
+ *   attn_cache_extend once, then attn_cache_write and attn_cache_view for each layer.
+ *   attn_cache_append does both for a cache of one layer.
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
- *   caller's own instead, if c.k.data and c.v.data are set before. All of it stays in place as long
- *   as the cache or a view of it is used.
+ *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
+ *   place as long as the cache or a view of it is used.
  * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
  *   attn_cache_read must not overlap.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
@@ -960,7 +965,7 @@ typedef enum attn_cache_layout {
 typedef struct attn_cache {
     /* ---- shape. It must not be changed after attn_cache_init. */
 
-    int64_t num_sequences; /* sequences that have room, at least 1 */
+    int64_t num_sequences; /* sequences that the cache has room for, at least 1 */
     int64_t num_layers;    /* layers; 0 means 1 */
     int64_t num_heads_kv;  /* kv heads, at least 1 */
     int64_t head_dim;      /* elements of a k vector, at least 1 */
@@ -984,8 +989,8 @@ typedef struct attn_cache {
     int64_t rows;               /* rows of a sequence */
     int64_t pages_per_sequence; /* entries of a sequence's table */
     int64_t *begin, *end;       /* [num_sequences], numbers begin to end-1 are present */
-    /* [num_sequences], numbers below it made room in the ring; those that the caller had forgotten
-     * before do not count. */
+    /* [num_sequences], the ring has overwritten numbers below this one; those that the caller had
+     * forgotten before do not count. */
     int64_t *overwritten_below;
     int32_t *length;     /* [num_sequences], end - begin */
     int32_t *first_row;  /* [num_sequences], row of number begin */
@@ -1014,8 +1019,8 @@ typedef struct attn_cache_step {
 } attn_cache_step;
 
 /* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c. As a special
- * case, a cache that is ready is refused: set *c to zero and assign again. Returns ATTN_ERR_ARG or
- * ATTN_ERR_OVERFLOW. */
+ * case, it refuses a cache that attn_cache_init has set up: set *c to zero and assign again.
+ * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
@@ -1029,15 +1034,15 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
 /* attn_cache_extend() makes room for the keys of *s: ends advance, pages are taken, shared pages
  * are copied, and a ring loses its oldest keys.
  *
- * It does not read k, v, rope and positions of *s. A step has at most rows - window_left keys of a
- * sequence of a ring, as otherwise the ring would lose what the step's first query looks at.
- * Returns ATTN_ERR_ARG, and ATTN_ERR_FULL if that limit, the capacity or the pages do not suffice
- * for all keys. */
+ * It does not read k, v, rope and positions of *s. In a ring, a step has at most rows - window_left
+ * keys of a sequence; otherwise the ring would lose keys that the step's first query sees. Returns
+ * ATTN_ERR_ARG, and ATTN_ERR_FULL if that limit, the capacity or the pages do not suffice for all
+ * keys. */
 ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
                                        size_t why_bytes);
 
-/* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
- * last.
+/* attn_cache_write() stores one layer's k and v of *s, the step by which the cache was last
+ * extended.
  *
  * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
@@ -1061,7 +1066,8 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
                                      char *why, size_t why_bytes);
 
-/* attn_cache_fork() begins the empty sequence `to` as sequence `from` is up to number end-1.
+/* attn_cache_fork() makes the empty sequence `to` begin with numbers up to end-1 of sequence
+ * `from`.
  *
  * It shares pages if the cache is paged, and copies rows otherwise. Returns ATTN_ERR_ARG if `to` is
  * `from` or not empty, if the numbers are not present, or if a ring could not roll back to end. */
@@ -1082,9 +1088,10 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, kv_len, key_base and kv_rows get what the
  *     cache has; kv_begin and cu_seqlens_kv become NULL.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
- *     then tells a size that serves for good. The caller may lower it down to the largest kv_len.
- *   - shared_keys of a paged cache becomes the number of keys in pages with which all entries
- *     begin, and 0 otherwise. The caller may set it afterwards if more keys are equal.
+ *     then gives a size that serves every later view. The caller may lower it down to the largest
+ *     kv_len.
+ *   - shared_keys becomes the number of keys in the pages with which all entries begin, or 0 if the
+ *     cache is not paged. The caller may set it afterwards if more keys are equal.
  *   - The window of a ring with a window_left is set if it is off; if it is on, its left side must
  *     not exceed c->window_left. As the window stays in *p, begin each view with *p set to zero.
  *
@@ -1099,8 +1106,8 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used.
- * Where k or v or its data is NULL, it is not wanted. Returns ATTN_ERR_ARG if the numbers are not
+ * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used. k
+ * or v is not wanted if it or its data is NULL. Returns ATTN_ERR_ARG if the numbers are not
  * present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
@@ -1128,12 +1135,12 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
- *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
- *   and dv still have that axis, and the caller sums over it.
+ * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
+ *   not built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked
+ *   as attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis,
+ *   dk and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set even so.
+ *   output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
@@ -1146,8 +1153,8 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
- *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes) go
- *   in its order.
+ *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes)
+ *   add its entries in order.
  */
 
 /* A score derivative returns the derivative of p.score by the logit, at the logit that p.score was
@@ -1168,7 +1175,7 @@ typedef struct attn_bias_gradient {
  * assign. */
 typedef struct attn_gradients {
     /* Matrix products for a tile: 5 divides the work by batch and kv head; 7 divides it by rows and
-     * then by keys, and computes S and dP twice. 0 means the one with which the workers end
+     * then by keys, and computes S and dP twice. 0 chooses the one with which the workers finish
      * first. */
     int gemms;
 
@@ -1176,15 +1183,15 @@ typedef struct attn_gradients {
 
     attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
     attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
-    attn_score_derivative_fn score_derivative; /* given exactly where p.score is */
+    attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
      * as q, k and v are. */
 
     attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
-    attn_output
-        dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads */
+    /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads. */
+    attn_output dv;
     attn_bias_gradient dbias; /* gradient of p.bias */
     float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
     /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
@@ -1275,10 +1282,10 @@ struct attn_gradient_call {
  * Order. Batch entries come one after the other, and the keys of each come in ascending order. A
  *   tile ends where n(j) is a multiple of tile_keys. A tile that lengths, causal, window, chunked
  *   and prefix hide from every row is not fetched.
- * What may be set in p. Every field may be set but partial, logits, cu_seqlens, kv_rows, part.keys
- *   and impl naive; every mask, modifier and callback sees the whole call. k and v give their
- *   storage types alone: their data and strides are not used. shared_keys and backend change
- *   nothing.
+ * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
+ *   part.keys, and impl must not be naive. Every mask, modifier and callback sees the whole call.
+ *   Of k and v only the storage types count; data and strides are not used. shared_keys and backend
+ *   change nothing.
  * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
  *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
  *   the tile again, or the caller gives up. After a failure of parallel_for every later call
@@ -1376,7 +1383,7 @@ ATTN_API const char *attn_resume_check(const attn_params *p, int64_t tile_keys, 
  *
  * Cell (r, c) covers rows from r*block_q and keys from c*block_k on, and the last cells may be
  * shorter. Rows stand at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them. The diagonal of
- * row r is every column that holds a key at the position of one of its rows. */
+ * row r is every column that holds a key at the position of a query row in r. */
 typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */
@@ -1396,8 +1403,9 @@ typedef struct attn_pattern {
     int64_t stride;
     /* Shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means off. */
     int64_t fixed;
-    /* Distinct cells that each row sees besides, or all there are. A hash of seed, head, row and
-     * column, equal on every machine, draws them from the cells that no other part shows. */
+    /* Distinct further cells that each row sees, or all that are left if these are fewer. A hash of
+     * seed, head, row and column, equal on every machine, draws them from the cells that no other
+     * part shows. */
     int64_t random;
     uint64_t seed; /* changes the hash of random */
 } attn_pattern;
@@ -1447,8 +1455,8 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
 /* attn_pattern_use() sets p->block_mask and nothing else, so p.causal stays the caller's.
  *
  * The sizes of *p must be set before. Returns ATTN_ERR_ARG, and sets nothing, if seq_len_q or
- * seq_len_kv is not that of *t, or if *t has a pattern for each head and num_heads_q is not its
- * num_heads. */
+ * seq_len_kv differs from that of *t, or if *t has a pattern for each head and its num_heads is not
+ * num_heads_q. */
 ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_offsets,
                                       const int32_t *columns, attn_params *p);
 
@@ -1472,9 +1480,9 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
  *   Positions s*w + offset and every r-th after it take part, as rows and as keys, and see only
- *   each other. A branch counts them: causal, window and ALiBi compare these numbers, and n(j) of
- *   docs/canon.md is the number of a key in its segment. Bias and bool_mask have the caller's rows
- *   and keys.
+ *   each other. A branch numbers them from 0 on: causal, window and ALiBi compare these numbers,
+ *   and n(j) of docs/canon.md is the number of a key in its segment. Bias and bool_mask have the
+ *   caller's rows and keys.
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
@@ -1571,15 +1579,16 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);
 
-/* attn_dilated_backward() computes gradients, as attn_backward does, of the call that
- * attn_dilated_forward made of *p and *d.
+/* attn_dilated_backward() computes the gradients of attn_dilated_forward of *p and *d, as
+ * attn_backward does those of attn_forward.
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
- * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
- * any. Branches add up in list order in f32, so the result is deterministic for any number of
- * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
- * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
+ * ATTN_DILATED_LSE it reads o and lse of the forward call, which must have written both, and p.impl
+ * must be tiled. With ATTN_DILATED_MEAN it reads neither, though p.o must be set, and p.impl may
+ * have any value. Branches add up in list order in f32, so the result is deterministic for any
+ * number of workers. A piece of work is a kv head of a batch entry, read in place whatever
+ * d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
+ * ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes);
@@ -1615,24 +1624,24 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
  *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
- *   for one number of ranks, within the usual error bounds. info.canonical tells the two kinds
- *   apart. Gradients are always of the second kind.
+ *   for one number of ranks, within the usual error bounds. attn_ring_info.canonical says which a
+ *   ring is. Gradients are always of the deterministic kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
- *   shards a rank: where the sequence has fewer than 2 * size * 1024 positions, some ranks have
+ *   shards per rank: if the sequence has fewer than 2 * size * 1024 positions, some ranks have
  *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
- *   shards cost more than they balance, as each pair of a range of rows and a range of keys is a
- *   call. Parts that the masks by range (causal, window, chunked, lengths) leave empty are skipped;
- *   stats->pairs counts the rest.
- * Memory. The workspace needs the whole size that the query tells. It holds two shards of keys
- *   and values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each,
- *   and what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
- *   2 log2(R) states at once; with several shards a rank, each shard that waits for its neighbour
- *   needs one more. ring.arrival merges in the order of arrival and needs two states, but is not
- *   canonical. ring.gather collects all keys and values first and needs one state, and memory for
- *   the whole of k and v. The backward call needs two shards with their gradients (f32), a
- *   shard of gradients, dq (f32), and the gradients of a part.
+ *   shards cost more than they balance, because each range of rows takes a call for each range of
+ *   keys. Parts that causal, window, chunked and lengths leave empty are skipped; stats->pairs
+ *   counts the rest.
+ * Memory. The workspace needs the whole size that the query gives. It holds two shards of keys and
+ *   values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and
+ *   the workspace of a call. With R ranks and one shard of 1024 * 2^k keys per rank, a row has at
+ *   most 2 log2(R) states at once; with several shards per rank, each shard that waits for its
+ *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
+ *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
+ *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
+ *   gradients, dq (f32), and the gradients of a part.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
@@ -1792,8 +1801,8 @@ typedef struct attn_problem {
     int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
     int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
     int64_t group;      /* query heads per kv head */
-    int64_t max_q_len;  /* rows of the longest sequence that the call computes */
-    int64_t max_kv_len; /* keys of the longest sequence that enter */
+    int64_t max_q_len;  /* most rows that the call computes in one sequence */
+    int64_t max_kv_len; /* most keys that enter in one sequence */
     float factor;       /* scale * log2(e), the finite factor c on q.k */
     float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
     float keep_factor;  /* 1 / (1 - dropout_p) */

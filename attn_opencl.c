@@ -612,9 +612,9 @@ static inline attn_tensor as_tensor(const attn_output *o)
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
+ * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
+ * one more if the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
     return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
@@ -623,8 +623,8 @@ static inline int tree_states(int64_t keys, int inside)
 /* ---- in ascending order */
 
 /* level_after gives the level of the largest node that ends with node i of level 0: trailing one
- * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
- * what is left is then the tree above. */
+ * bits of i are the levels at which a lower half waits. If i numbers nodes of a higher level, the
+ * result counts from that level. */
 static inline int level_after(int64_t i)
 {
     int level = 0;
@@ -634,7 +634,7 @@ static inline int level_after(int64_t i)
 }
 
 /* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
- * keys behind it merges with it as B, and is then that of all keys from the node on. */
+ * keys behind it merges with it as B, and then covers all keys from the node on. */
 static inline float *take_lower(float **waiting, int level)
 {
     float *lower = NULL;
@@ -1434,7 +1434,7 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_SEQUENCE, /* the batch, for lengths, positions and masks of sequences */
     AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
@@ -1500,13 +1500,13 @@ typedef struct call_field {
 #define PER_SEQUENCE(member, kind, by, ...)                                                        \
     LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
 
-/* This is no limit of memory, and equal on every machine. */
+/* This limit does not come from memory, and is equal on every machine. */
 #define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    /* What a call with all keys gives. */
+    /* Outputs that only a call with all keys can give. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
@@ -1685,7 +1685,8 @@ static attn_status refuse_field(const call_field *f, int64_t value, const char *
     return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
 }
 
-/* The first field that is set and that `taker` does not list is refused by its name. */
+/* refuse_fields refuses, by its name, the first field that is set and that `taker` does not
+ * take. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
     int i;
@@ -1768,7 +1769,7 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
-/* The strides of an array with what 0 and "broadcast" mean. */
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
@@ -1830,7 +1831,8 @@ static int is_there(const call_field *f, const void *base)
     return IS_ARRAY(f) && (is_tensor(f) || field_data(f, base));
 }
 
-/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+/* resolve_arrays gives tensors, and other arrays that are given, their strides, and checks that
+ * they fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
 {
@@ -1875,7 +1877,7 @@ static int has_batch_arrays(const attn_params *p)
     return i < COUNT_OF(call_fields);
 }
 
-/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+/* kinds_of counts the sequences that stand for all: the whole batch if they differ, else the first. */
 static int64_t kinds_of(const attn_params *p)
 {
     return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
@@ -1883,7 +1885,7 @@ static int64_t kinds_of(const attn_params *p)
 
 /* ---- the axes of a call */
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
+/* Rows of a batch entry of q, or keys of one of k, that the arrays hold (p.part). */
 static inline int64_t rows_held(const attn_params *p)
 {
     return p->part.rows ? p->part.row_count : p->seq_len_q;
@@ -3028,7 +3030,7 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
 }
 
 /* read_binary writes the program's binary for our device to `to` unless it is NULL, and returns its
- * bytes; 0 means that there is none. */
+ * bytes, or 0 without a binary. */
 static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned char *to)
 {
     cl_handle devices[MOST_DEVICES];
@@ -4630,7 +4632,7 @@ static void fill_arrays(trial *t)
     t->key_base = TRIAL_BASE;
 }
 
-/* ask_gradients asks for all gradients that there is a kernel for. */
+/* ask_gradients asks for every gradient that has a kernel. */
 static void ask_gradients(trial *t, int pairs)
 {
     trial_arrays *a = &t->arrays;
@@ -4846,7 +4848,7 @@ static double call_flops(const attn_problem *pr)
 }
 
 /* find_array gives the name of the first array that call.buffers name or, with `written`, of the
- * first that the call writes and that they do not name; NULL means that there is none. */
+ * first output that they do not name. Without such an array it gives NULL. */
 static const char *find_array(const attn_opencl_call *how, const attn_params *p, field_walk w,
                               int gradients, int written)
 {

@@ -29,7 +29,7 @@ enum field_type {
 enum field_axis {
     AXIS_NONE,
     AXIS_BATCH,
-    AXIS_SEQUENCE, /* the batch, of what tells a sequence's length, its position or what it sees */
+    AXIS_SEQUENCE, /* the batch, for lengths, positions and masks of sequences */
     AXIS_ENTRY,    /* of k and v: batch entries, or pages */
     AXIS_HEAD,
     AXIS_HEAD_KV,
@@ -95,13 +95,13 @@ typedef struct call_field {
 #define PER_SEQUENCE(member, kind, by, ...)                                                        \
     LIST(member, kind, by, AXIS_NONE, AXIS_SEQUENCE), RANGE(__VA_ARGS__)
 
-/* This is no limit of memory, and equal on every machine. */
+/* This limit does not come from memory, and is equal on every machine. */
 #define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
-    /* What a call with all keys gives. */
+    /* Outputs that only a call with all keys can give. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     MASKS = BY_ALL & ~BY_DILATED
 };
@@ -280,7 +280,8 @@ static attn_status refuse_field(const call_field *f, int64_t value, const char *
     return bad(why, ATTN_ERR_UNSUPPORTED, f->instead ? f->instead : "");
 }
 
-/* The first field that is set and that `taker` does not list is refused by its name. */
+/* refuse_fields refuses, by its name, the first field that is set and that `taker` does not
+ * take. */
 static attn_status refuse_fields(const attn_params *p, unsigned taker, const char *who, text *why)
 {
     int i;
@@ -363,7 +364,7 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
-/* The strides of an array with what 0 and "broadcast" mean. */
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
@@ -425,7 +426,8 @@ static int is_there(const call_field *f, const void *base)
     return IS_ARRAY(f) && (is_tensor(f) || field_data(f, base));
 }
 
-/* Tensors, and other arrays that are there, get their strides, and fit into memory. */
+/* resolve_arrays gives tensors, and other arrays that are given, their strides, and checks that
+ * they fit into memory. */
 static attn_status resolve_arrays(const call_field *table, int n, void *base, const call_axes *x,
                                   text *why)
 {
@@ -470,7 +472,7 @@ static int has_batch_arrays(const attn_params *p)
     return i < COUNT_OF(call_fields);
 }
 
-/* kinds_of counts the sequences that stand for all: the whole batch, or the first. */
+/* kinds_of counts the sequences that stand for all: the whole batch if they differ, else the first. */
 static int64_t kinds_of(const attn_params *p)
 {
     return has_batch_arrays(p) ? p->batch : min64(p->batch, 1);
@@ -478,7 +480,7 @@ static int64_t kinds_of(const attn_params *p)
 
 /* ---- the axes of a call */
 
-/* Rows of a batch entry of q, keys of one of k, that are there. */
+/* Rows of a batch entry of q, or keys of one of k, that the arrays hold (p.part). */
 static inline int64_t rows_held(const attn_params *p)
 {
     return p->part.rows ? p->part.row_count : p->seq_len_q;

@@ -72,8 +72,8 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
-/* needs_redo tells whether the tile needs the second pass, as a masked NaN or Inf may have met p =
- * +0. */
+/* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
+ * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
@@ -106,8 +106,8 @@ static void scale_values(float *o, int64_t step, int64_t n, float w)
     }
 }
 
-/* row_lse gives the LSE of a finished row. If no key was alive, `empty` is set, and only the sink
- * is left and copied. */
+/* row_lse gives the LSE of a finished row. `empty` means that no key was alive; the LSE is then the
+ * sink. */
 static float row_lse(float m, float l, int empty, float sink)
 {
     float lse = sink;
@@ -178,8 +178,8 @@ static void write_partial(const tile *t, float *state)
     }
 }
 
-/* write_lanes makes rows [dim][lane] of a tile, divided by l and times the factor, rows of an
- * output: f32 goes at once where it belongs, other types go by way of t->stage. */
+/* write_lanes divides rows [dim][lane] of a tile by l, multiplies them by the factor and writes
+ * them to rows of an output: f32 directly, other types by way of t->stage. */
 static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float *x, const float *l,
                         float factor)
 {
@@ -201,7 +201,7 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     }
 }
 
-/* write_rows makes the root state of a tile rows of the outputs. */
+/* write_rows writes the root state of a tile to rows of the outputs. */
 static void write_rows(tile *t, float *state)
 {
     const attn_params *p = &t->pr->p;

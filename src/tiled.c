@@ -46,9 +46,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* end_of_step gives the block behind those whose logits come in one step, from `first` on. With few
- * lanes these are all whole blocks with one set of lanes, so that the kernel may read K in its own
- * order. */
+/* end_of_step gives the block behind the step that begins with block `first`; the logits of a step
+ * are computed together. With few lanes a step is all whole blocks that follow with the same lanes,
+ * so that the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
@@ -61,7 +61,7 @@ static int end_of_step(const tile *t, int first)
     return end;
 }
 
-/* A key_step is blocks whose logits come in one step; all fields are 0 before the first. */
+/* A key_step is the blocks of one step; all fields are 0 before the first step. */
 typedef struct key_step {
     int first, next; /* These are blocks. */
     int begin, end;  /* These are their keys, counted in the tile. */
@@ -83,8 +83,8 @@ static int take_step(const tile *t, key_step *st)
     return 1;
 }
 
-/* decide_block decides the maximum m for block i, whose logits are there. It returns the
- * exponentials that are then to be computed, with the sum l. */
+/* decide_block decides the maximum m for block i, whose logits are computed. It returns the
+ * exponentials that come next, with the sum l. */
 static attn_exp decide_block(tile *t, int i, float *m, float *l)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -96,8 +96,8 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* enter_block takes block i, whose logits are there, into running maximum and sum. *ready, whose
- * block is done, becomes this one, as its exponentials are to be computed. */
+/* enter_block takes block i, whose logits are computed, into the running maximum and sum. The block
+ * of *ready is done, so *ready becomes block i, whose exponentials come next. */
 static void enter_block(tile *t, int i, attn_exp *ready)
 {
     *ready = decide_block(t, i, t->state, state_l(t, t->state));
@@ -115,9 +115,9 @@ static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
     ready->n = 0;
 }
 
-/* add_blocks computes the logits of the blocks of a tile that begins at key j0, running maximum and
- * sum, and probabilities. The exponentials of the last block of a step run beside the logits of the
- * next step. */
+/* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
+ * tile that begins at key j0. The exponentials of the last block of a step run beside the logits of
+ * the next step. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
     const attn_kernels *kernels = t->pl->kernels;
@@ -217,8 +217,8 @@ static int64_t first_key(tile *const *tiles, int count, int64_t j, int64_t end)
     return end;
 }
 
-/* next_key looks for it up to hi, in reaches that double, so that a row without a visible cell is
- * not looked through to its end for each tile of the others. */
+/* next_key looks for that key up to hi, in reaches that double. One reach to hi would search a row
+ * without visible cells to its end for each tile of the other rows. */
 static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
 {
     int64_t reach = tiles[0]->pl->keys;
@@ -232,9 +232,9 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
-/* tiled_pass passes once over those of the keys from..to-1 that the row tiles see, which share K
- * and V; tiles end where n is a multiple of the tile size. A chunk that is not complete stays in
- * t->state. */
+/* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
+ * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
+ * complete stays in t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;

@@ -13,9 +13,9 @@
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: the one of the current chunk, and the
- * maximal nodes to its left, of which there is one a level at most. That is log2 of the number of
- * chunks, and one more where the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
+ * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
+ * one more if the first key lies inside the tree. */
 static inline int tree_states(int64_t keys, int inside)
 {
     return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
@@ -24,8 +24,8 @@ static inline int tree_states(int64_t keys, int inside)
 /* ---- in ascending order */
 
 /* level_after gives the level of the largest node that ends with node i of level 0: trailing one
- * bits of i are the levels at which a lower half waits. All i may also be nodes of one higher level;
- * what is left is then the tree above. */
+ * bits of i are the levels at which a lower half waits. If i numbers nodes of a higher level, the
+ * result counts from that level. */
 static inline int level_after(int64_t i)
 {
     int level = 0;
@@ -35,7 +35,7 @@ static inline int level_after(int64_t i)
 }
 
 /* take_lower takes the lowest node below `level` that waits, NULL if none does. The state of the
- * keys behind it merges with it as B, and is then that of all keys from the node on. */
+ * keys behind it merges with it as B, and then covers all keys from the node on. */
 static inline float *take_lower(float **waiting, int level)
 {
     float *lower = NULL;

@@ -27,8 +27,8 @@
  *
  * CONTENTS
  *
- * Most callers need only these ten lines, the conventions below and the fields of attn_params that
- * they set. The parts of this file are, in order:
+ * Most callers need only the ten lines above, the conventions below and the fields of attn_params
+ * that they set. The parts of this file are, in order:
  *
  *   Version and errors      attn_status says what went wrong.
  *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
@@ -40,9 +40,10 @@
  *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
  *   The call                attn_params has a field for each of the above.
  *   Basic call              attn_workspace_size, attn_forward and attn_check run a call.
- *   Helpers                 These functions make slopes, convert types and name kernel sets.
+ *   Helpers                 Small functions make slopes, convert types and name kernel sets.
  *
- * The levels follow. Each begins with the name of its source, src/api/NAME.h:
+ * The levels follow; a smaller library may leave them out. Each begins with the name of its source,
+ * src/api/NAME.h:
  *
  *   explain     attn_explain tells how a call would run, and why.
  *   options     attn_params_from_string reads options of a command line.
@@ -60,31 +61,31 @@
  * GPUs, attn_mpi.h adds a transport for rings, and attn_simd.h is for authors of kernels.
  * LEVELS='forward cache' sh tools/amalgamate.sh DIR writes an attn.h and attn.c with fewer levels.
  *
- * CONVENTIONS hold for every function of this file that does not say otherwise.
+ * CONVENTIONS hold for every function in this file, unless its comment says otherwise.
  *
  * Memory. The library never allocates. The caller gives each call a workspace of any alignment and
- *   content, and a size query such as attn_workspace_size tells the best size. A smaller workspace
- *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets; data
- *   of tensors is not read and may be NULL. On an error a query for a workspace sets *bytes to 0.
- *   The stack in use is 2 to 3.8 KiB deep, and below 4 KiB in every build measured
- *   (tests/stack.sh).
+ *   content, and a size query such as attn_workspace_size gives the best size. A smaller workspace
+ *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
+ *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
+ *   0. A call uses 2 to 3.8 KiB of stack, in every build measured less than 4 KiB (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
- *   callback gets independent pieces of work, in up to five lists one after the other. Where heads
- *   and row tiles are fewer than workers, as in decoding, the keys are divided, too. Without the
- *   callback the library uses OpenMP if compiled with it, and else runs in the calling thread.
- *   Every function may run in many threads at once if workspaces and outputs are distinct. The
- *   number of threads never changes a bit of the result.
+ *   callback gets independent pieces of work, one list after another: up to five lists in
+ *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
+ *   attn_forward divides the keys, too. Without the callback the library uses OpenMP if compiled
+ *   with it, and otherwise runs in the calling thread. Every function may run in many threads at
+ *   once if workspaces and outputs are distinct. The number of threads never changes a bit of the
+ *   result.
  * Errors. Every function that can fail returns an attn_status. A check such as attn_check turns it
- *   into a sentence with the name and value of the field. A function that has an argument `why`
- *   puts the sentence there; why may be NULL. After an error other than ATTN_ERR_CALLBACK nothing
- *   was written.
- * Strides. A stride counts elements and may be negative. A stride of 0 means packed [batch, head,
- *   seq, dim] in tensors and arrays with an entry per token, and it means broadcast in the bias and
- *   in boolean masks. ATTN_STRIDE_BROADCAST shares any input along an axis. The last dimension is
- *   always contiguous. Data need only be aligned for its element type.
+ *   into a sentence that names the field and its value. A function with an argument `why` puts that
+ *   sentence there; why may be NULL. An error other than ATTN_ERR_CALLBACK means that nothing was
+ *   written.
+ * Strides. A stride counts elements and may be negative. In tensors a stride of 0 means packed,
+ *   [batch, head, seq, dim]; in arrays with an entry per token it also means packed; in the bias
+ *   and in boolean masks it means broadcast. ATTN_STRIDE_BROADCAST broadcasts any input along an
+ *   axis. The last dimension is always contiguous. Data need only be aligned for its element type.
  * Aliasing. An output must not overlap any input, the workspace or another output.
- * Callbacks. Those about pairs (mask, mask_tile, score and its derivative) run on workers. Their
- *   calls may overlap, and they must not throw or longjmp.
+ * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
+ *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
  *   the logit, then all masks apply, and last the sink joins the softmax. A key is visible only if
  *   every mask shows it.
@@ -93,17 +94,17 @@
  *   pos(i) with j. The absolute number of a key is n(j) = key_base + j.
  * Empty rows. A row without a visible key gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
- * NaN and Inf. A value that a mask hides or a length leaves out never shows, even if it is NaN or
- *   Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias of -inf
- *   masks its key.
+ * NaN and Inf. A value that a mask hides or a length leaves out never affects a result, even if it
+ *   is NaN or Inf. A NaN or +inf logit of a visible key makes its row NaN, and no other row. A bias
+ *   of -inf masks its key.
  * Determinism. Equal inputs give equal bits if the caller's callbacks are pure. docs/canon.md
- *   states the order of operations and its limits, which are rounding to nearest and no subnormal
- *   intermediate.
+ *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
- *   give finite results while every partial sum of q.k, scale * log2(e) times it, and
- *   2^16 * kv_len * max|v| stay below 2^127; beyond that IEEE arithmetic decides.
+ *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
+ *   sum times scale * log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
  *
- * MACROS. A user may define these, and no others, where attn.h is included and attn.c compiled:
+ * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
+ * attn.c:
  *
  *   ATTN_API         decorates every public function; its default is nothing.
  *   ATTN_STATIC      makes every function static, for projects that #include "attn.c" in one file;
@@ -128,7 +129,7 @@
 #define ATTN_VERSION_PATCH 0
 #define ATTN_VERSION_STRING "0.1.0"
 
-/* This number changes when the canonical order of operations of docs/canon.md changes. */
+/* This number changes when the canonical order of operations in docs/canon.md changes. */
 #define ATTN_NUMERICS_VERSION 2
 
 #if defined ATTN_STATIC && defined __GNUC__
@@ -183,7 +184,7 @@ typedef struct attn_tensor {
     const void *data;
 } attn_tensor;
 
-/* An attn_output is an output with the addressing of attn_tensor. No axis may be broadcast. */
+/* An attn_output is an output, addressed as an attn_tensor is. No axis may be broadcast. */
 typedef struct attn_output {
     int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
@@ -197,10 +198,10 @@ typedef struct attn_output {
  * this part are for alignment, boolean masks, block masks and callbacks. All masks compose: a key
  * is visible to a row if every mask shows it.
  *
- * Trees. With p.tree_parents, for speculative decoding, the last q_len keys of a sequence (the last
- * seq_len_q without q_len) are nodes of a tree, and node i is query row i. A query sees all earlier
- * keys, its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi
- * count hidden siblings as keys in between.
+ * Trees. p.tree_parents is for speculative decoding. The last q_len keys of a sequence (seq_len_q
+ * if q_len is NULL) are nodes of a tree, and node i is query row i. A query sees all earlier keys,
+ * its ancestors and itself. pos(i) counts nodes and not depth, so window, chunked and ALiBi count
+ * hidden siblings as keys in between.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_alignment chooses the offset of pos(i) = i + offset. */
@@ -228,11 +229,11 @@ typedef struct attn_mask {
  *
  * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The row_offsets of
- * batch entry b and head h begin b*csr_stride_batch + h*csr_stride_head entries further on.
+ * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The offsets of
+ * batch entry b and head h begin at entry b*csr_stride_batch + h*csr_stride_head.
  *
- * i and j count within the sequence. With cu_seqlens, CSR therefore needs the rows of the longest
- * sequence, and a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
+ * i and j count within the sequence. With cu_seqlens, the CSR form therefore needs rows for the
+ * longest sequence, but a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
 typedef struct attn_block_mask {
     int64_t block_q, block_k; /* rows and keys of a cell; 0 in both turns the mask off */
 
@@ -242,7 +243,7 @@ typedef struct attn_block_mask {
 
     ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 shares them */
     const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
-    const int32_t *columns;     /* given exactly where row_offsets is */
+    const int32_t *columns;     /* given together with row_offsets or not at all */
 } attn_block_mask;
 
 /* An attn_pair is a (query, key) pair as callbacks see it. */
@@ -253,7 +254,7 @@ typedef struct attn_pair {
 } attn_pair;
 
 /* An attn_rect is a rectangle of pairs: rows i_begin to i_end-1 of heads head_begin to head_end-1
- * against keys j_begin to j_end-1. To get absolute positions, add offset to i and key_base to i and
+ * against keys j_begin to j_end-1. Absolute positions are key_base + i + offset and key_base +
  * j. */
 typedef struct attn_rect {
     int64_t batch, head_begin, head_end, i_begin, i_end, j_begin, j_end, offset, key_base;
@@ -292,23 +293,23 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 /* ------------------------------------------------------------------------------------------------
  * Caches
  *
- * Shared keys (cascade attention). With p.shared_keys = n the caller promises that keys 0 to n-1, K
- * and V, are equal in every batch entry, as those of a system prompt are. The rows of all entries
- * then go over these keys together and read them once, from entry 0; reading keys is the part of
- * decoding that waits for memory. The bits of the result do not change. The keys are shared only if
- * all of this holds:
+ * Shared keys (cascade attention). With p.shared_keys = n the caller promises that K and V of keys
+ * 0 to n-1 are equal in every batch entry, as for a system prompt. These keys are then read once,
+ * from entry 0, for the rows of all entries. Decoding gains most, since it waits for the keys to
+ * come from memory. The bits of the result do not change. The keys are shared only if all of this
+ * holds:
  *
- *   - impl is tiled, the batch has 2 or more entries, and cu_seqlens is not used;
- *   - an entry has at most 64 rows (q_len * group) per kv head, and all have one key_base;
- *   - whole blocks, which end where n(j) is a multiple of 16, hold at least 64 shared keys, and
- *     every row sees all of these;
- *   - there is no bias, ALiBi, dropout, callback or mask but causal, window and chunked;
- *   - there are row tiles for at least half of the workers.
+ *   - impl is tiled, the batch has 2 or more entries, and neither cu_seqlens nor part is used;
+ *   - every entry has at most 64 rows (q_len * group) per kv head, and key_base is equal in all;
+ *   - at least 64 shared keys lie in whole blocks, which end where n(j) is a multiple of 16, and
+ *     every row sees all of these keys;
+ *   - there is no bias, ALiBi, dropout or callback, and no mask except causal, window and chunked;
+ *   - at least half of the workers get row tiles.
  *
- * Otherwise nothing changes, and attn_explain says why. Each entry still needs its own copy of the
- * shared keys, as any copy may be read. The workspace then also holds the states of all rows,
- * about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; if it is
- * smaller, each entry reads its own copy.
+ * Otherwise each entry reads its own copy, and attn_explain says why. Each entry needs that copy in
+ * any case, because any of them may be read. For shared keys the workspace also holds the states of
+ * all rows, about (head_dim_v + 2) * (3 + log2(shared_keys / 1024)) + head_dim floats for each; in
+ * a smaller workspace each entry reads its own copy.
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
@@ -321,8 +322,7 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
  * in. */
 typedef struct attn_rows {
-    /* Rows of a sequence, after which they start over: at least kv_begin + kv_len. 0 turns the ring
-     * off. */
+    /* Rows of a sequence's ring buffer, at least kv_begin + kv_len. 0 turns the ring off. */
     int64_t ring;
     const int32_t *begin; /* [batch], row of column 0, below ring; needs a ring; NULL means 0 */
     int64_t page_size;    /* rows of a page; 0 means no pages */
@@ -351,15 +351,15 @@ typedef enum attn_logits_stage {
  * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
 typedef struct attn_logits {
     int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows where rows is NULL */
+    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows if rows is NULL */
     const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
     float *data;         /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
- * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). attn_state_merge alone reads
- * the sizes; other functions have those of p. */
+ * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). Only attn_state_merge reads the
+ * two sizes; other functions take them from p. */
 typedef struct attn_state {
     int64_t num_rows;
     int64_t head_dim_v;
@@ -386,10 +386,10 @@ typedef struct attn_state {
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
-    /* Nonzero, only with keys and partial, continues p.state. It holds what earlier parts of this
-     * chunk of 1024 keys (by n) left, or (-inf, 0, 0) in the beginning. The result is canonical if
-     * all parts but the last end where n is a multiple of 16. The keys in use of a sequence with
-     * rows must lie in one chunk. */
+    /* Nonzero continues p.state and needs keys and partial. The state is what earlier parts of the
+     * same chunk of 1024 keys (by n) left, or (-inf, 0, 0) at the beginning. The result is
+     * canonical if all parts but the last end where n is a multiple of 16. If a sequence has rows,
+     * its keys in use must lie in one chunk. */
     int continued;
     int64_t row_begin, row_count;
     int64_t key_begin, key_count;
@@ -411,8 +411,8 @@ typedef struct attn_part {
 typedef enum attn_impl {
     ATTN_IMPL_DEFAULT = 0, /* This is TILED at every length. */
     ATTN_IMPL_TILED = 1,   /* The online softmax over tiles of keys needs memory for a tile only. */
-    ATTN_IMPL_NAIVE = 2,   /* The textbook holds the logits of a head: the readable baseline. */
-    ATTN_IMPL_AUTO = 3     /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
+    ATTN_IMPL_NAIVE = 2, /* The textbook formula holds the logits of a head. It is the baseline. */
+    ATTN_IMPL_AUTO = 3   /* NAIVE runs up to p.auto_naive_keys keys, else TILED: bits differ. */
 } attn_impl;
 
 /* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
@@ -459,7 +459,7 @@ typedef struct attn_params {
     int64_t seq_len_kv; /* keys per batch entry, or in all with cu_seqlens_kv */
     int64_t head_dim;   /* elements of a q or k vector, at least 1 */
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
-    float scale;        /* factor on q.k, finite also times log2(e); 0 means 1/sqrt(head_dim) */
+    float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
 
     /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
      * v and o is [token, head, dim], and stride_batch is not used. */
@@ -470,8 +470,8 @@ typedef struct attn_params {
     /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, state or logits are
      * asked for. */
     attn_output o;
-    /* Natural log of the sum of exp(logit) and of the sink: f32 [batch, num_heads_q, seq_len_q], or
-     * [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
+    /* Natural log of the softmax denominator, the sink included: f32 [batch, num_heads_q,
+     * seq_len_q], or [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
@@ -503,20 +503,22 @@ typedef struct attn_params {
     /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
-    int64_t window_left;  /* keys before one's own position; -1 means unbounded */
-    int64_t window_right; /* keys after one's own position; -1 means unbounded */
-    /* Chunked attention: a row sees only the keys whose floor((key_base + position) / chunk_size)
-     * equals its own. 0 means off. */
+    int64_t window_left;  /* keys before the row's position; -1 means unbounded */
+    int64_t window_right; /* keys after the row's position; -1 means unbounded */
+    /* Chunked attention: a row sees only keys in its own chunk, and the chunk of a position is
+     * floor((key_base + position) / chunk_size). 0 means off. */
     int64_t chunk_size;
-    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys of its
-     * own id. NULL means off. */
+    /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys with
+     * its own id. NULL means off. */
     const int32_t *q_segments;
-    /* [batch, seq_len_kv], or [token] with cu_seqlens, given exactly where q_segments is. */
+    /* [batch, seq_len_kv], or [token] with cu_seqlens, given together with q_segments or not at
+     * all. */
     const int32_t *kv_segments;
     ptrdiff_t q_segments_stride;  /* elements between batch entries; 0 means packed */
     ptrdiff_t kv_segments_stride; /* elements between batch entries; 0 means packed */
-    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. That of
-     * node i is below i and counted within the sequence, or -1 for a root. NULL means off. */
+    /* Parents of tree nodes (see "Masks"), [batch, seq_len_q], or [token] with cu_seqlens. The
+     * parent of node i is a node below i, numbered within the sequence, or -1 if i is a root. NULL
+     * means off. */
     const int32_t *tree_parents;
     ptrdiff_t tree_stride;       /* elements between batch entries; 0 means packed */
     attn_mask bool_mask;         /* one byte per pair; its strides count bytes */
@@ -587,16 +589,17 @@ typedef struct attn_params {
  *
  * A workspace for the largest seq_len_q and the largest seq_len_kv serves every shorter call that
  * differs in nothing else: a prefill and, if seq_len_kv was the final length, its decode steps. As
- * a special case, where impl = AUTO changes to NAIVE the caller must ask for both. Returns
- * ATTN_ERR_ARG, ATTN_ERR_OVERFLOW, ATTN_ERR_UNSUPPORTED (among others if a backend must run the
- * call but refuses it) or what a backend's sizing returns. */
+ * a special case, impl = AUTO may run the longest call tiled and shorter ones naive: ask for the
+ * longest call of each path and take the larger size. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW,
+ * ATTN_ERR_UNSUPPORTED (also if a backend must run the call but refuses it), or what a backend's
+ * workspace_size returns. */
 ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
- * It reads q, k, v and the arrays of *p and writes o, lse, state and logits, those that are asked
- * for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867; Dao et
- * al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
+ * It reads q, k, v and the arrays of *p, and writes those of o, lse, state and logits that are
+ * asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867;
+ * Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
  * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
@@ -604,9 +607,9 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 /* attn_check() says in one English sentence what is wrong with *p and the workspace, or "ok".
  *
  * It writes at most text_bytes bytes, including the terminator, and returns text. As a special
- * case, it returns a constant string if text is NULL or text_bytes is 0. After ATTN_ERR_CALLBACK,
- * which only a run can show, it says "ok". It computes nothing. The
- * checks of the levels do all this for their functions. */
+ * case, it returns a constant string if text is NULL or text_bytes is 0. It computes nothing, so
+ * after ATTN_ERR_CALLBACK, which only a run can show, it says "ok". Levels have checks of their
+ * own, such as attn_backward_check. */
 ATTN_API const char *attn_check(const attn_params *p, const void *workspace, size_t workspace_bytes,
                                 char *text, size_t text_bytes);
 
@@ -617,8 +620,8 @@ ATTN_API const char *attn_status_string(attn_status status);
 /* attn_version() returns the version of the library in the binary, e.g. "0.1.0". */
 ATTN_API const char *attn_version(void);
 
-/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If header and
- * library do not match, the program has another sizeof(attn_params). */
+/* attn_params_size() returns sizeof(attn_params) of the library in the binary. If it differs from
+ * the program's sizeof(attn_params), header and library do not match. */
 ATTN_API size_t attn_params_size(void);
 
 /* ------------------------------------------------------------------------------------------------
@@ -628,8 +631,8 @@ ATTN_API size_t attn_params_size(void);
 /* attn_alibi_slopes() writes the standard ALiBi slopes of num_heads heads, 1 to 2^20.
  *
  * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
- * next lower power of two come first, and every other one of the next higher follows (Press et al.
- * 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
+ * next lower power of two come first, and then every other slope of the next higher one (Press et
+ * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
  * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
@@ -647,8 +650,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * that is not above 0 keeps everything. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
-/* attn_kernels_get() returns kernel sets that this CPU can run. Index 0 is the best for many rows,
- * the last one is always "portable", and beyond it NULL is returned. */
+/* attn_kernels_get() returns one of the kernel sets that this CPU can run. Index 0 is the best for
+ * many rows, the last one is always "portable", and an index beyond it gives NULL. */
 ATTN_API const attn_kernels *attn_kernels_get(int index);
 
 /* attn_kernels_find() returns the kernel set of that name, or NULL if the name is unknown or this
@@ -658,8 +661,8 @@ ATTN_API const attn_kernels *attn_kernels_find(const char *name);
 /* attn_kernels_name() returns the name of a kernel set, or "none" for NULL. */
 ATTN_API const char *attn_kernels_name(const attn_kernels *kernels);
 
-/* attn_impl_name() returns "default", "tiled", "naive" or "auto" for an attn_impl, as
- * attn_params_from_string takes it, and NULL for any other number. */
+/* attn_impl_name() returns the name of an attn_impl that attn_params_from_string takes: "default",
+ * "tiled", "naive" or "auto". For any other number it returns NULL. */
 ATTN_API const char *attn_impl_name(int impl);
 
 #include "explain.h"

@@ -13,8 +13,8 @@ typedef struct attn_problem {
     int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
     int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
     int64_t group;      /* query heads per kv head */
-    int64_t max_q_len;  /* rows of the longest sequence that the call computes */
-    int64_t max_kv_len; /* keys of the longest sequence that enter */
+    int64_t max_q_len;  /* most rows that the call computes in one sequence */
+    int64_t max_kv_len; /* most keys that enter in one sequence */
     float factor;       /* scale * log2(e), the finite factor c on q.k */
     float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
     float keep_factor;  /* 1 / (1 - dropout_p) */

@@ -21,12 +21,12 @@
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field may be set but partial and kv_rows: gradients of caches are not
- *   built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked as
- *   attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis, dk
- *   and dv still have that axis, and the caller sums over it.
+ * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
+ *   not built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked
+ *   as attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis,
+ *   dk and dv still have that axis, and the caller sums over it.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must be set even so.
+ *   output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
@@ -39,8 +39,8 @@
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
  *   not show in the key's dk and dv, even if there are NaN or Inf.
  * Determinism. Tiled gradients have the same bits on every CPU, for any number of threads and both
- *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes) go
- *   in its order.
+ *   values of g.gemms (docs/canon.md, "Gradients"). Sums over the batch (dbias, dsinks, dslopes)
+ *   add its entries in order.
  */
 #pragma once
 
@@ -62,7 +62,7 @@ typedef struct attn_bias_gradient {
  * assign. */
 typedef struct attn_gradients {
     /* Matrix products for a tile: 5 divides the work by batch and kv head; 7 divides it by rows and
-     * then by keys, and computes S and dP twice. 0 means the one with which the workers end
+     * then by keys, and computes S and dP twice. 0 chooses the one with which the workers finish
      * first. */
     int gemms;
 
@@ -70,15 +70,15 @@ typedef struct attn_gradients {
 
     attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
     attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
-    attn_score_derivative_fn score_derivative; /* given exactly where p.score is */
+    attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
      * as q, k and v are. */
 
     attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
-    attn_output
-        dv; /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads */
+    /* [batch, num_heads_kv, seq_len_kv, head_dim_v], summed over the group's heads. */
+    attn_output dv;
     attn_bias_gradient dbias; /* gradient of p.bias */
     float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
     /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,

@@ -18,21 +18,22 @@
  *
  * Numbers. The keys of a sequence have numbers 0, 1, 2, ... from its beginning, and numbers begin
  *   to end-1 are present. After a roll-back new keys get the numbers that became free. Key j of a
- *   view is number begin + j, and its key_base is begin. Positions, masks and bits of a result are
- *   therefore those of an uncut, unpaged, unwrapped sequence (docs/canon.md).
+ *   view is number begin + j, and the view's key_base is begin. Positions, masks and bits of a
+ *   result are therefore those of an uncut, unpaged, unwrapped sequence (docs/canon.md).
  * Rows. A sequence has `rows` rows, which is capacity or, if paged, capacity rounded up to whole
  *   pages. Number n lies in row n modulo rows. If the cache is contiguous, that is a row of the
  *   sequence's own storage. If it is paged, it is slot row % page_size of page
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
  *   back. A page counts the sequences that share it and is copied before one of them writes to it.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
- *   c.window_left keys. A ring of window_left + n rows takes steps of n keys and rolls back n keys.
- * Layers. All layers of a model share numbers, lengths and tables. Call attn_cache_extend once a
- *   step, then attn_cache_write and attn_cache_view for each layer. attn_cache_append does both for
- *   a cache of one layer.
+ *   c.window_left keys. A ring of window_left + n rows takes steps of up to n keys and can roll
+ *   back n keys.
+ * Layers. All layers of a model share numbers, lengths and tables. In each step, call
+ *   attn_cache_extend once, then attn_cache_write and attn_cache_view for each layer.
+ *   attn_cache_append does both for a cache of one layer.
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
- *   caller's own instead, if c.k.data and c.v.data are set before. All of it stays in place as long
- *   as the cache or a view of it is used.
+ *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
+ *   place as long as the cache or a view of it is used.
  * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
  *   attn_cache_read must not overlap.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
@@ -56,7 +57,7 @@ typedef enum attn_cache_layout {
 typedef struct attn_cache {
     /* ---- shape. It must not be changed after attn_cache_init. */
 
-    int64_t num_sequences; /* sequences that have room, at least 1 */
+    int64_t num_sequences; /* sequences that the cache has room for, at least 1 */
     int64_t num_layers;    /* layers; 0 means 1 */
     int64_t num_heads_kv;  /* kv heads, at least 1 */
     int64_t head_dim;      /* elements of a k vector, at least 1 */
@@ -80,8 +81,8 @@ typedef struct attn_cache {
     int64_t rows;               /* rows of a sequence */
     int64_t pages_per_sequence; /* entries of a sequence's table */
     int64_t *begin, *end;       /* [num_sequences], numbers begin to end-1 are present */
-    /* [num_sequences], numbers below it made room in the ring; those that the caller had forgotten
-     * before do not count. */
+    /* [num_sequences], the ring has overwritten numbers below this one; those that the caller had
+     * forgotten before do not count. */
     int64_t *overwritten_below;
     int32_t *length;     /* [num_sequences], end - begin */
     int32_t *first_row;  /* [num_sequences], row of number begin */
@@ -110,8 +111,8 @@ typedef struct attn_cache_step {
 } attn_cache_step;
 
 /* attn_cache_size() sets *bytes to what attn_cache_init needs for the shape in *c. As a special
- * case, a cache that is ready is refused: set *c to zero and assign again. Returns ATTN_ERR_ARG or
- * ATTN_ERR_OVERFLOW. */
+ * case, it refuses a cache that attn_cache_init has set up: set *c to zero and assign again.
+ * Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_size(const attn_cache *c, size_t *bytes, char *why,
                                      size_t why_bytes);
 
@@ -125,15 +126,15 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
 /* attn_cache_extend() makes room for the keys of *s: ends advance, pages are taken, shared pages
  * are copied, and a ring loses its oldest keys.
  *
- * It does not read k, v, rope and positions of *s. A step has at most rows - window_left keys of a
- * sequence of a ring, as otherwise the ring would lose what the step's first query looks at.
- * Returns ATTN_ERR_ARG, and ATTN_ERR_FULL if that limit, the capacity or the pages do not suffice
- * for all keys. */
+ * It does not read k, v, rope and positions of *s. In a ring, a step has at most rows - window_left
+ * keys of a sequence; otherwise the ring would lose keys that the step's first query sees. Returns
+ * ATTN_ERR_ARG, and ATTN_ERR_FULL if that limit, the capacity or the pages do not suffice for all
+ * keys. */
 ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
                                        size_t why_bytes);
 
-/* attn_cache_write() stores one layer's k and v of the step *s by which the cache was extended
- * last.
+/* attn_cache_write() stores one layer's k and v of *s, the step by which the cache was last
+ * extended.
  *
  * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
@@ -157,7 +158,8 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
                                      char *why, size_t why_bytes);
 
-/* attn_cache_fork() begins the empty sequence `to` as sequence `from` is up to number end-1.
+/* attn_cache_fork() makes the empty sequence `to` begin with numbers up to end-1 of sequence
+ * `from`.
  *
  * It shares pages if the cache is paged, and copies rows otherwise. Returns ATTN_ERR_ARG if `to` is
  * `from` or not empty, if the numbers are not present, or if a ring could not roll back to end. */
@@ -178,9 +180,10 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, kv_len, key_base and kv_rows get what the
  *     cache has; kv_begin and cu_seqlens_kv become NULL.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
- *     then tells a size that serves for good. The caller may lower it down to the largest kv_len.
- *   - shared_keys of a paged cache becomes the number of keys in pages with which all entries
- *     begin, and 0 otherwise. The caller may set it afterwards if more keys are equal.
+ *     then gives a size that serves every later view. The caller may lower it down to the largest
+ *     kv_len.
+ *   - shared_keys becomes the number of keys in the pages with which all entries begin, or 0 if the
+ *     cache is not paged. The caller may set it afterwards if more keys are equal.
  *   - The window of a ring with a window_left is set if it is off; if it is on, its left side must
  *     not exceed c->window_left. As the window stays in *p, begin each view with *p set to zero.
  *
@@ -195,8 +198,8 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used.
- * Where k or v or its data is NULL, it is not wanted. Returns ATTN_ERR_ARG if the numbers are not
+ * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used. k
+ * or v is not wanted if it or its data is NULL. Returns ATTN_ERR_ARG if the numbers are not
  * present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,

@@ -19,9 +19,9 @@
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
  *   Positions s*w + offset and every r-th after it take part, as rows and as keys, and see only
- *   each other. A branch counts them: causal, window and ALiBi compare these numbers, and n(j) of
- *   docs/canon.md is the number of a key in its segment. Bias and bool_mask have the caller's rows
- *   and keys.
+ *   each other. A branch numbers them from 0 on: causal, window and ALiBi compare these numbers,
+ *   and n(j) of docs/canon.md is the number of a key in its segment. Bias and bool_mask have the
+ *   caller's rows and keys.
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
@@ -121,15 +121,16 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
                                                           const attn_dilated *d,
                                                           const attn_gradients *g, size_t *bytes);
 
-/* attn_dilated_backward() computes gradients, as attn_backward does, of the call that
- * attn_dilated_forward made of *p and *d.
+/* attn_dilated_backward() computes the gradients of attn_dilated_forward of *p and *d, as
+ * attn_backward does those of attn_forward.
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
- * ATTN_DILATED_LSE it reads the o and lse of the forward call, which must have had both, and p.impl
- * is tiled. With a mean it reads neither, though p.o must be set, and p.impl may be
- * any. Branches add up in list order in f32, so the result is deterministic for any number of
- * workers. A piece of work is a kv head of a batch entry, read in place whatever d->variant says.
- * Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
+ * ATTN_DILATED_LSE it reads o and lse of the forward call, which must have written both, and p.impl
+ * must be tiled. With ATTN_DILATED_MEAN it reads neither, though p.o must be set, and p.impl may
+ * have any value. Branches add up in list order in f32, so the result is deterministic for any
+ * number of workers. A piece of work is a kv head of a batch entry, read in place whatever
+ * d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
+ * ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,
                                            size_t workspace_bytes);

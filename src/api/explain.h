@@ -11,19 +11,19 @@ typedef struct attn_info {
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
-    int64_t items; /* pieces of work: of the longest list if keys are divided, plus logits */
+    int64_t items; /* pieces of work, with logits; of divided keys only the longest list counts */
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
-    size_t workspace_bytes;            /* what attn_workspace_size tells */
+    size_t workspace_bytes;            /* what attn_workspace_size gives */
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
     double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
     double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
     double bytes;      /* size of q, k, v, o and lse, each touched once */
-    char reasons[512]; /* why this path was taken and no other: sentences, "; " between them */
+    char reasons[512]; /* why this path is taken and no other: sentences joined by "; " */
 } attn_info;
 
 /* attn_explain() fills in *info with how attn_forward would run *p in a workspace of the best size.
  *
- * Data of tensors is not read and may be NULL. Its time grows with batch * seq_len_q where causal,
- * window or chunked is on. Returns the errors of attn_workspace_size; after one that *p causes,
+ * Data of tensors is not read and may be NULL. If causal, window or chunked is on, the time that it
+ * takes grows with batch * seq_len_q. Returns the errors of attn_workspace_size; if *p is at fault,
  * info->reasons holds the sentence of attn_check. */
 ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info);

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-/* attn_state_merge() sets *out to the states of two parts of the keys together, of which *a has the
+/* attn_state_merge() merges the states *a and *b of two parts of the keys into *out; *a has the
  * lower keys.
  *
  * It merges out->num_rows rows of out->head_dim_v values; the sizes in *a and *b are not read. out
@@ -21,8 +21,9 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
  * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
- * that gave the states, but refuses other outputs than these with ATTN_ERR_UNSUPPORTED. Returns the
- * errors of *p, too, and ATTN_ERR_ARG if an array of *state is NULL or no output is given. */
+ * that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED. Returns the
+ * errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no output is
+ * given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
 /* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.

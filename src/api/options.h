@@ -11,9 +11,9 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t 
 
 /* attn_params_from_string() overrides fields of *p by name.
  *
- * The text is, for example, "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
- * naive_whole=1 auto_naive_keys=256", which are all the names; spaces or commas separate them. It
- * serves the caller's command lines and environment variables, as the library reads no environment.
- * Returns ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
+ * This text has all the names: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
+ * naive_whole=1 auto_naive_keys=256". Spaces or commas separate them. The caller may take the text
+ * from a command line or an environment variable; the library itself reads no environment. Returns
+ * ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);

@@ -21,7 +21,7 @@
  *
  * Cell (r, c) covers rows from r*block_q and keys from c*block_k on, and the last cells may be
  * shorter. Rows stand at the end of the keys, as ATTN_ALIGN_BOTTOM_RIGHT has them. The diagonal of
- * row r is every column that holds a key at the position of one of its rows. */
+ * row r is every column that holds a key at the position of a query row in r. */
 typedef struct attn_pattern {
     /* Nonzero leaves columns after the diagonal out of every part; p.causal still has to hide the
      * future within a cell. */
@@ -41,8 +41,9 @@ typedef struct attn_pattern {
     int64_t stride;
     /* Shows columns c with c mod fixed = fixed - 1 ("fixed" of Child et al. 2019); 0 means off. */
     int64_t fixed;
-    /* Distinct cells that each row sees besides, or all there are. A hash of seed, head, row and
-     * column, equal on every machine, draws them from the cells that no other part shows. */
+    /* Distinct further cells that each row sees, or all that are left if these are fewer. A hash of
+     * seed, head, row and column, equal on every machine, draws them from the cells that no other
+     * part shows. */
     int64_t random;
     uint64_t seed; /* changes the hash of random */
 } attn_pattern;
@@ -92,7 +93,7 @@ ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offs
 /* attn_pattern_use() sets p->block_mask and nothing else, so p.causal stays the caller's.
  *
  * The sizes of *p must be set before. Returns ATTN_ERR_ARG, and sets nothing, if seq_len_q or
- * seq_len_kv is not that of *t, or if *t has a pattern for each head and num_heads_q is not its
- * num_heads. */
+ * seq_len_kv differs from that of *t, or if *t has a pattern for each head and its num_heads is not
+ * num_heads_q. */
 ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_offsets,
                                       const int32_t *columns, attn_params *p);

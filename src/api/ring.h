@@ -24,24 +24,24 @@
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
  *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
- *   for one number of ranks, within the usual error bounds. info.canonical tells the two kinds
- *   apart. Gradients are always of the second kind.
+ *   for one number of ranks, within the usual error bounds. attn_ring_info.canonical says which a
+ *   ring is. Gradients are always of the deterministic kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
- *   shards a rank: where the sequence has fewer than 2 * size * 1024 positions, some ranks have
+ *   shards per rank: if the sequence has fewer than 2 * size * 1024 positions, some ranks have
  *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
- *   shards cost more than they balance, as each pair of a range of rows and a range of keys is a
- *   call. Parts that the masks by range (causal, window, chunked, lengths) leave empty are skipped;
- *   stats->pairs counts the rest.
- * Memory. The workspace needs the whole size that the query tells. It holds two shards of keys
- *   and values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each,
- *   and what a call needs. With one shard of 1024 * 2^k keys a rank, and R ranks, a row has at most
- *   2 log2(R) states at once; with several shards a rank, each shard that waits for its neighbour
- *   needs one more. ring.arrival merges in the order of arrival and needs two states, but is not
- *   canonical. ring.gather collects all keys and values first and needs one state, and memory for
- *   the whole of k and v. The backward call needs two shards with their gradients (f32), a
- *   shard of gradients, dq (f32), and the gradients of a part.
+ *   shards cost more than they balance, because each range of rows takes a call for each range of
+ *   keys. Parts that causal, window, chunked and lengths leave empty are skipped; stats->pairs
+ *   counts the rest.
+ * Memory. The workspace needs the whole size that the query gives. It holds two shards of keys and
+ *   values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and
+ *   the workspace of a call. With R ranks and one shard of 1024 * 2^k keys per rank, a row has at
+ *   most 2 log2(R) states at once; with several shards per rank, each shard that waits for its
+ *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
+ *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
+ *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
+ *   gradients, dq (f32), and the gradients of a part.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the

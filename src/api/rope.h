@@ -16,13 +16,13 @@
  *
  * Accuracy. Frequencies and angles are integers in units of 2^-64 turns. They are reduced to one
  *   turn exactly, need no libm and are equal on every machine. An angle is off by up to 5 * 2^-64
- *   turns a position, over freq_factors[i] where that is below 1. At random positions up to 2^20
- *   all 76800 values of cos and sin measured were the nearest float; up to 2^24 all but 3 of 51200
- *   were, and up to 2^31 all but 138 of 25600. Most programs multiply a float position by a float
- *   frequency, and their angles are wrong by up to 2^-23 of the angle; to get their bits, give
- *   their tables. docs/canon.md states the order of operations.
- * Values. Turned elements hold no -0 and only one NaN, as all outputs of the library do. Elements
- *   that are not turned are bit-exact copies if x and y have one type.
+ *   turns per position, divided by freq_factors[i] if that is below 1. At random positions up to
+ *   2^20 all 76800 values of cos and sin measured were the nearest float; up to 2^24 all but 3 of
+ *   51200 were, and up to 2^31 all but 138 of 25600. Most programs multiply a float position by a
+ *   float frequency, and their angles are wrong by up to 2^-23 of the angle; to get their bits,
+ *   give their tables. docs/canon.md states the order of operations.
+ * Values. Turned elements have no -0 and only the canonical NaN, like all outputs of the library.
+ *   Elements that are not turned are bit-exact copies if x and y have one type.
  * Errors. Functions return ATTN_ERR_ARG or ATTN_ERR_OVERFLOW.
  */
 #pragma once
@@ -30,10 +30,10 @@
 /* An attn_rope_scaling stretches the positions of a model beyond its training. */
 typedef enum attn_rope_scaling {
     ATTN_ROPE_NONE = 0,   /* Frequencies stay as they are. */
-    ATTN_ROPE_LINEAR = 1, /* It divides all frequencies (Chen et al. 2023, arXiv 2306.15595). */
+    ATTN_ROPE_LINEAR = 1, /* Factor divides all frequencies (Chen et al. 2023, arXiv 2306.15595). */
     ATTN_ROPE_NTK = 2,    /* The base becomes base * factor^(dim / (dim - 2)). */
     ATTN_ROPE_YARN = 3,   /* This is the scaling of Peng et al. 2023, arXiv 2309.00071. */
-    ATTN_ROPE_LLAMA3 = 4  /* It divides low frequencies and keeps high ones, as Llama 3.1 does. */
+    ATTN_ROPE_LLAMA3 = 4  /* Factor divides low frequencies, not high ones, as in Llama 3.1. */
 } attn_rope_scaling;
 
 /* An attn_rope says how rows turn. Set it to zero, then assign: zero is every field's default. */
@@ -45,19 +45,19 @@ typedef struct attn_rope {
      * as GPT-J does. */
     int interleaved;
 
-    /* ---- angles that are computed. A field that means nothing with this scaling must be 0 or 1,
-     * except original_length, which is then not read. */
+    /* ---- angles that are computed. A field that `scaling` does not use must be 0 or 1, except
+     * original_length, which is then not read. */
 
     float base;                 /* above 1; 0 means 10000 */
     int scaling;                /* attn_rope_scaling */
-    float factor;               /* that of the scaling, at least 1; 0 means 1 */
+    float factor;               /* factor of the scaling, at least 1; 0 means 1 */
     int64_t original_length;    /* positions of the model's first training, for YARN and LLAMA3 */
     float beta_fast, beta_slow; /* YARN: turns over the original length; 0 means 32 and 1 */
     float low_freq_factor, high_freq_factor; /* LLAMA3; 0 means 1 and 4 */
     float attention_factor; /* multiplies cos and sin; 0 means 1, or 0.1 ln(factor) + 1 with YARN */
     /* [dim/2], divisors of the frequencies before scaling, as LongRoPE and GGUF files have them;
      * NULL means 1. Each is at least 1e-6. With YARN and LLAMA3, which compare frequencies, each is
-     * at least 0.16, so that frequencies stay below a turn a position. */
+     * at least 0.16, so that frequencies stay below one turn per position. */
     const float *freq_factors;
 
     /* ---- or angles that are given. Of the fields above only dim and interleaved then count. */
@@ -83,8 +83,8 @@ typedef struct attn_rope_rows {
 ATTN_API attn_status attn_rope_apply(const attn_rope *rope, const attn_rope_rows *rows, char *why,
                                      size_t why_bytes);
 
-/* attn_rope_table() writes the cos and sin of positions first to first+count-1, [count, dim/2]
- * each, that attn_rope_apply would use.
+/* attn_rope_table() writes the cos and sin that attn_rope_apply would use for positions first to
+ * first+count-1, [count, dim/2] each.
  *
  * They serve as rope.cos and rope.sin, which saves their computation and changes no bit. head_dim
  * is that of attn_rope_rows and is used where rope->dim is 0. Positions are from -2^31 to 2^31, and

@@ -96,7 +96,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
 }
 
 /* ask_gradients returns above 0 where the backend takes the call, 0 where the CPU does, and below 0
- * where nobody can, and *reason then says why. Without a backend it says nothing. */
+ * where nobody can. Where a backend refuses, *reason says why. */
 static int ask_gradients(const problem *pr, const attn_gradient_call *g, text *reason)
 {
     const attn_backend *backend = pr->p.backend;

@@ -6,7 +6,7 @@
 #include "fields.c"
 #include "../problem.c"
 
-/* What a gradient needs that is not given. */
+/* check_given names the first array that gradients need and that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
 {
     if (p->batch == 0 || rows_held(p) == 0)

@@ -34,7 +34,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
               ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
 }
 
-/* write_keys writes dK and dV of keys from to to-1. */
+/* write_keys writes dK and dV of keys `from` to `to`-1. */
 static void write_keys(desk *w, int64_t from, int64_t to)
 {
     const attn_params *p = &w->pr->p;
@@ -219,8 +219,8 @@ static void sinks_item(const call *c, char *slot, int64_t head)
     back->grads.g.dsinks[head] = is_nan(total) ? float_of(CANONICAL_NAN) : total + 0.0f;
 }
 
-/* take_axis tells which indices of an axis item *index takes, the first and the last less one: all
- * of an axis that is summed, and `each` of one that is kept. *index then counts what is left. */
+/* take_axis tells which indices of an axis item *index takes, *from to *to-1: all if the axis is
+ * summed, and up to `each` if it is kept. *index then numbers the parts of the other axes. */
 static void take_axis(const attn_sum_axes *a, int axis, int64_t all, int64_t each, int64_t *index,
                       int64_t *from, int64_t *to)
 {

@@ -13,8 +13,8 @@ static const float *open_rows_of(const desk *w, int which, int64_t j0)
     return w->keys.copy[which] + (j0 - w->keys.j0) * w->pl->pitch[which];
 }
 
-/* multiply_rows computes s = rows of a tile, packed, times open rows j0..j0+n-1 of K, which is the
- * score, or of V. */
+/* multiply_rows computes s = packed rows of a tile times open rows j0..j0+n-1 of K (the score) or
+ * of V. */
 static void multiply_rows(const desk *w, int which, float *s, const float *rows, int64_t j0, int n,
                           attn_lanes lanes)
 {
@@ -86,8 +86,8 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
-/* pair_gradients returns the lanes that see some of the keys, and none if nobody does. For these p
- * is then in w->s, and dS, as dbias takes it, in w->dp. */
+/* pair_gradients returns the lanes that see some of the keys. For these lanes p is then in w->s,
+ * and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;

@@ -170,8 +170,8 @@ static void write_dq(desk *w, grad_tile *row)
     write_lanes(&row->t, &w->g->dq, p->head_dim, row->dq_total, w->ones, p->scale);
 }
 
-/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of the keys
- * from to to-1 that they see. Tiles of keys end where n is a multiple of their size. */
+/* sweep_panel takes rows i0 to i1-1 of w->head, all of one chunk of rows, against those of keys
+ * `from` to `to`-1 that they see. Tiles of keys end where n is a multiple of their size. */
 static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t to)
 {
     const int64_t base = w->seq.key_base, keys = w->pl->keys;
@@ -199,7 +199,7 @@ static void sweep_panel(desk *w, int64_t i0, int64_t i1, int64_t from, int64_t t
         write_row_sums(w);
 }
 
-/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys from to to-1. */
+/* sweep takes rows i0 to i1-1 of heads head0 to head1-1 against keys `from` to `to`-1. */
 static void sweep(desk *w, int64_t head0, int64_t head1, int64_t i0, int64_t i1, int64_t from,
                   int64_t to)
 {

@@ -55,7 +55,7 @@ static uint64_t key_of_programs(const attn_opencl *gpu)
 }
 
 /* read_binary writes the program's binary for our device to `to` unless it is NULL, and returns its
- * bytes; 0 means that there is none. */
+ * bytes, or 0 without a binary. */
 static size_t read_binary(const attn_opencl *gpu, cl_handle program, unsigned char *to)
 {
     cl_handle devices[MOST_DEVICES];

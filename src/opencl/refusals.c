@@ -21,7 +21,7 @@ static double call_flops(const attn_problem *pr)
 }
 
 /* find_array gives the name of the first array that call.buffers name or, with `written`, of the
- * first that the call writes and that they do not name; NULL means that there is none. */
+ * first output that they do not name. Without such an array it gives NULL. */
 static const char *find_array(const attn_opencl_call *how, const attn_params *p, field_walk w,
                               int gradients, int written)
 {

@@ -113,7 +113,7 @@ static void fill_arrays(trial *t)
     t->key_base = TRIAL_BASE;
 }
 
-/* ask_gradients asks for all gradients that there is a kernel for. */
+/* ask_gradients asks for every gradient that has a kernel. */
 static void ask_gradients(trial *t, int pairs)
 {
     trial_arrays *a = &t->arrays;
