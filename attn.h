@@ -1283,9 +1283,9 @@ struct attn_gradient_call {
  *   tile ends where n(j) is a multiple of tile_keys. A tile that lengths, causal, window, chunked
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
- *   part.keys, and impl must not be naive. Every mask, modifier and callback sees the whole call.
- *   Of k and v only the storage types count; data and strides are not used. shared_keys and backend
- *   change nothing.
+ *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
+ *   the whole call. Of k and v only the storage types count; data and strides are not used.
+ *   shared_keys and backend change nothing.
  * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
  *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
  *   the tile again, or the caller gives up. After a failure of parallel_for every later call
@@ -1567,8 +1567,8 @@ ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t position
 /* attn_dilated_index() writes an index that has room for `entries` entries.
  *
  * For each branch and each first position of its heads, ascending, it lists the positions that take
- * part. Returns ATTN_ERR_ARG if *d or positions are wrong, and ATTN_ERR_WORKSPACE if the room is too
- * small. */
+ * part. Returns ATTN_ERR_ARG if *d or positions are wrong, and ATTN_ERR_WORKSPACE if the room is
+ * too small. */
 ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
                                         int64_t entries);
 
@@ -1620,7 +1620,7 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
- *   impl naive.
+ *   impl naive; AUTO runs tiled.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
  *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic

@@ -109,8 +109,8 @@ ATTN_API int64_t attn_dilated_index_size(const attn_dilated *d, int64_t position
 /* attn_dilated_index() writes an index that has room for `entries` entries.
  *
  * For each branch and each first position of its heads, ascending, it lists the positions that take
- * part. Returns ATTN_ERR_ARG if *d or positions are wrong, and ATTN_ERR_WORKSPACE if the room is too
- * small. */
+ * part. Returns ATTN_ERR_ARG if *d or positions are wrong, and ATTN_ERR_WORKSPACE if the room is
+ * too small. */
 ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions, int32_t *index,
                                         int64_t entries);
 

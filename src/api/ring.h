@@ -20,7 +20,7 @@
  *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
- *   impl naive.
+ *   impl naive; AUTO runs tiled.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
  *   have the bits of one process, in whatever order keys arrive, as states are merged along the
  *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
