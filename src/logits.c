@@ -16,8 +16,10 @@ static void normaliser(tile *t, float *m, float *inverse)
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
         const float l = state_l(t, root)[r];
+        const float divisor =
+            l + (float)(l == 0.0f); /* clang 14 divides by 0 behind a selection. */
         m[r] = root[r];
-        inverse[r] = 1.0f / (l == 0.0f ? 1.0f : l);
+        inverse[r] = 1.0f / divisor;
     }
     give_state(t, root);
 }
