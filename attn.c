@@ -5989,9 +5989,8 @@ static void normaliser(tile *t, float *m, float *inverse)
     root = tiled_state(t, 0);
     finish_lanes(t, root, NULL);
     for (r = 0; r < t->pl->rows; r++) {
-        const float l = state_l(t, root)[r];
-        const float divisor =
-            l + (float)(l == 0.0f); /* clang 14 divides by 0 behind a selection. */
+        /* A selection of the divisor would not do: clang 14 divides by 0 first and selects then. */
+        const float l = state_l(t, root)[r], divisor = l + (float)(l == 0.0f);
         m[r] = root[r];
         inverse[r] = 1.0f / divisor;
     }
