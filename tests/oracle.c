@@ -217,7 +217,7 @@ static int64_t token_index(int64_t b, int64_t s, ptrdiff_t stride, int64_t packe
 {
     if (is_varlen)
         return token + s;
-    return b * (stride != 0 ? (int64_t)stride : packed) + s;
+    return b * step(stride, packed) + s;
 }
 
 static int segment_shows(const attn_params *p, const pair_at *a)
