@@ -32,9 +32,12 @@
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
+/* It puts sentences together: that code should be small, and out of its callers' way. */
+#define COLD __attribute__((noinline, cold, unused))
 #else
 #define KERNEL static inline
 #define OWN_FRAME
+#define COLD inline
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
@@ -895,7 +898,7 @@ static inline text text_in(char *buffer, size_t bytes)
     return t;
 }
 
-static inline void put(text *t, const char *s)
+COLD static void put(text *t, const char *s)
 {
     while (*s && t->left > 1) {
         *t->at++ = *s++;
@@ -905,7 +908,7 @@ static inline void put(text *t, const char *s)
         *t->at = 0;
 }
 
-static inline void put_int(text *t, int64_t value)
+COLD static void put_int(text *t, int64_t value)
 {
     char digits[24];
     char *d = digits + sizeof digits - 1;
@@ -921,7 +924,7 @@ static inline void put_int(text *t, int64_t value)
 }
 
 /* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
-static inline void put_float(text *t, float value)
+COLD static void put_float(text *t, float value)
 {
     char digits[8];
     double rest = value < 0 ? -(double)value : (double)value;
@@ -955,7 +958,7 @@ static inline void put_float(text *t, float value)
     }
 }
 
-static inline void put_word(text *t, const char *word, size_t length)
+COLD static void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
     size_t i;
@@ -966,7 +969,7 @@ static inline void put_word(text *t, const char *word, size_t length)
 }
 
 /* put_numbers puts a sentence in which each # stands for the next number. */
-static inline void put_numbers(text *t, const char *sentence, const int64_t *number)
+COLD static void put_numbers(text *t, const char *sentence, const int64_t *number)
 {
     for (; *sentence; sentence++)
         if (*sentence == '#')
@@ -978,7 +981,7 @@ static inline void put_numbers(text *t, const char *sentence, const int64_t *num
 #define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
 
 /* put_field says "name (value)". */
-static inline void put_field(text *t, const char *name, int64_t value)
+COLD static void put_field(text *t, const char *name, int64_t value)
 {
     put(t, name);
     put_numbers(t, " (#)", &value);
@@ -1006,14 +1009,14 @@ static inline int parse_int(const char *s, size_t length, int64_t *value)
     return length > 0;
 }
 
-static inline attn_status bad(text *why, attn_status status, const char *rest)
+COLD static attn_status bad(text *why, attn_status status, const char *rest)
 {
     put(why, rest);
     return status;
 }
 
-static inline attn_status bad_numbers(text *why, attn_status status, const char *sentence,
-                                      const int64_t *number)
+COLD static attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                    const int64_t *number)
 {
     put_numbers(why, sentence, number);
     return status;
@@ -1028,23 +1031,23 @@ static inline attn_status done(attn_status status, text *why)
 }
 
 /* bad_field says "name (value) rest". */
-static inline attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
-                                    const char *rest)
+COLD static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                  const char *rest)
 {
     put_field(why, name, value);
     return bad(why, status, rest);
 }
 
 /* bad_entry says "name[index] (value) rest". */
-static inline attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
-                                    const char *rest)
+COLD static attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest)
 {
     put(why, name);
     put_numbers(why, "[#] (#)", NUMBERS(index, value));
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
-static inline attn_status bad_number(text *why, const char *name, float value, const char *rest)
+COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
 {
     put(why, name);
     put(why, " (");
@@ -1054,7 +1057,7 @@ static inline attn_status bad_number(text *why, const char *name, float value, c
 }
 
 /* too_small names the function `query`, which says how large the workspace should be. */
-static inline attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
 {
     put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
     put(why, query);
@@ -1136,8 +1139,8 @@ static inline attn_status check_output_stride(const char *name, const char *stri
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */
-static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
-                                    int64_t most)
+COLD static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                  int64_t most)
 {
     bad_entry(why, name, b, value, " must be from 0 to ");
     if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */

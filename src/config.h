@@ -28,9 +28,12 @@
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
+/* It puts sentences together: that code should be small, and out of its callers' way. */
+#define COLD __attribute__((noinline, cold, unused))
 #else
 #define KERNEL static inline
 #define OWN_FRAME
+#define COLD inline
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used

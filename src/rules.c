@@ -71,8 +71,8 @@ static inline attn_status check_output_stride(const char *name, const char *stri
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */
-static inline attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
-                                    int64_t most)
+COLD static attn_status bad_limit(text *why, const char *name, int64_t b, int64_t value,
+                                  int64_t most)
 {
     bad_entry(why, name, b, value, " must be from 0 to ");
     if (most > INT32_MAX) /* MOST_KEY_BASE reads better so. */

@@ -27,7 +27,7 @@ enum { LINE_FLOATS = LINE / (int)sizeof(float) };
  * logits are too large to be calm; every kernel then changes something. */
 typedef enum mood_kind { MILD, WILD } mood_kind;
 static const float logit_spread[] = { 2.0f, 100.0f };
-static const float key_spread[] = { 0.125f, 2.5f };
+static const float key_spread[] = { 1.0f, 20.0f };
 
 /* M, TOP: maxima; E, CALM: logits whose exponentials are taken, those of CALM with TOP calm; DP to
  * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. */

@@ -263,7 +263,7 @@ oclgrind_clean() {
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
     prefill="0: prefill" gradients="14: gradients"
-    plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, factor/{n;d;}' \
+    plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \
         '/for (key = 0; key < BN; key += VS) {/{n;d;}' "data race"

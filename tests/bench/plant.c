@@ -210,10 +210,11 @@ static void plant_pages(keys_store *s)
     int32_t *const table = s->cache.table;
     if (!table || faults.pages == KEYS_RIGHT)
         return;
-    const int32_t second = table[1];
-    table[1] = table[0];
+    const int64_t last = s->cache.capacity / s->cache.page_size - 1;
+    const int32_t moved = table[last];
+    table[last] = table[0];
     if (faults.pages == KEYS_SWAPPED)
-        table[0] = second;
+        table[0] = moved;
 }
 
 /* The first rank has the keys of the last one. */

@@ -16,7 +16,7 @@ typedef enum dilated_fault {
     DILATED_FAULTS
 } dilated_fault;
 
-/* REPEATED: the second page of sequence 0 is said to be the first one; SWAPPED: they are said to be
+/* REPEATED: the last page of sequence 0 is said to be the first one; SWAPPED: they are said to be
  * each other, so that the same keys come in another order. */
 typedef enum keys_fault { KEYS_RIGHT, KEYS_REPEATED, KEYS_SWAPPED } keys_fault;
 
