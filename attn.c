@@ -518,6 +518,13 @@ typedef struct attn_outer {
     ptrdiff_t b_stride; /* filled up with numbers */
 } attn_outer;
 
+/* What the rows of a tile tell of their probabilities, per lane. */
+typedef struct attn_row_stats {
+    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
+    float most;         /* of x */
+    const float *delta; /* sum of p * dp over the row's keys */
+} attn_row_stats;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -597,10 +604,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
       (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
       (out, o, l, factor, head_dim_v))                                                             \
     /* ---- gradients */                                                                           \
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
-    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
-    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
-      (s, dp, n, lse2, delta))                                                                     \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
+    /* -inf both become ATTN_DEAD. */                                                              \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
     /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
     X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
     /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
@@ -1229,6 +1235,7 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_PAGE,
     AXIS_CHOSEN, /* rows of logits */
+    AXIS_STATS,  /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -1308,11 +1315,13 @@ static const call_field call_fields[] = {
     { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
     { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = 1 },
 
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
@@ -1549,21 +1558,27 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
+/* Packed sequences keep the heads of a token together in what has columns of a head, and the tokens
+ * of a head in what describes rows. */
+static int keeps_tokens(const call_field *f, const call_axes *x)
+{
+    return is_packed(f, x) && (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
+}
+
 /* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
     static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
-    const int packed = is_packed(f, x);
     int64_t elements = 1;
     int i;
     for (i = 0; i < 4; i++) {
-        const int axis = orders[packed && f->axis[3]][i];
+        const int axis = orders[keeps_tokens(f, x)][i];
         const int shared = f->shared >> axis & 1;
         stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
         elements = times(elements, x->count[f->axis[axis]]);
     }
-    if (packed)
+    if (is_packed(f, x))
         stride[0] = 0;
 }
 
@@ -1716,6 +1731,7 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_CHOSEN] = p->logits.num_rows,
+            [AXIS_STATS] = 2,
         },
     };
     return x;
@@ -2146,19 +2162,21 @@ KERNEL void result_rows(int rows, float *const *out, const float *o, const float
     }
 }
 
-KERNEL void gradient_body(int hw, float *s, float *dp, int n, const float *lse2, const float *delta)
+KERNEL void gradient_body(int hw, float *s, float *dp, int n, const attn_row_stats *of)
 {
-    float from[LANES], less[LANES];
+    float m[LANES], factor[LANES], less[LANES];
+    const float most = of->most;
     int j, r;
-    memcpy(less, delta, sizeof less);
-    for (r = 0; r < LANES; r++)
-        from[r] = lse2[r] == NEG_INF ? 0.0f : lse2[r];
+    memcpy(m, of->m, sizeof m);
+    memcpy(factor, of->r, sizeof factor);
+    memcpy(less, of->delta, sizeof less);
     for (j = 0; j < n; j++, s += LANES, dp += LANES) {
         for (r = 0; r < LANES; r++) {
             const int dead = s[r] == NEG_INF;
-            float p = s[r] - from[r], ds = dp[r] - less[r];
-            p = p > 127.0f ? 127.0f : p;
+            float p = s[r] - m[r], ds = dp[r] - less[r];
+            p = p > most ? most : p;
             p = exp2_with(hw, p);
+            p = p * factor[r];
             ds = p * ds;
             s[r] = dead ? ATTN_DEAD : p;
             dp[r] = dead ? ATTN_DEAD : ds;
@@ -3040,7 +3058,7 @@ static int wants_values(const attn_params *p)
 
 static int wants_rows(const attn_params *p)
 {
-    return wants_values(p) || p->lse.data;
+    return wants_values(p) || p->lse.data || p->stats.data;
 }
 
 static int is_empty(const attn_params *p)
@@ -3396,7 +3414,7 @@ static attn_status check_outputs(const attn_params *p, text *why)
         return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
     if (!wants_rows(p) && !p->logits.data)
         return bad(why, ATTN_ERR_ARG,
-                   "o.data is NULL, and neither lse, partial nor logits is asked for");
+                   "o.data is NULL, and none of lse, stats, partial and logits is asked for");
     for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],
@@ -4919,22 +4937,42 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
- * not wanted. */
-static void finish_lanes(tile *t, float *state, float *lse)
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row. A selection of the divisor would not do:
+ * clang 14 divides by 0 first and selects then. */
+static float inverse_sum(float l)
+{
+    const float inverse = 1.0f / (l + (float)(l == 0.0f));
+    return l == 0.0f ? 0.0f : inverse;
+}
+
+/* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and
+ * both are those of the sink, or of nothing. */
+static void write_sums(const attn_params *p, const sequence *s, int64_t head, int64_t i, float m,
+                       float l)
+{
+    const float sink = sink_of(p, head), sink2 = sink * LOG2E_HI;
+    const int64_t row = s->q_row + i, at = ROW_AT(p->stats, s, head, row);
+    const int empty = l == 0.0f;
+    if (p->lse.data)
+        store_f32(p->lse.data, ROW_AT(p->lse, s, head, row), row_lse(m, l, empty, sink));
+    if (!p->stats.data)
+        return;
+    store_f32(p->stats.data, at, (empty ? sink2 : m) + 0.0f);
+    store_f32(p->stats.data, at + 1, empty && !is_neg_inf(sink) ? 1.0f : l);
+}
+
+/* add_sinks applies the sink to every used lane that is not empty. */
+static void add_sinks(tile *t, float *state)
 {
     const int rows = t->pl->rows;
     float *l = state_l(t, state);
     int r;
     for (r = 0; r < rows; r++) {
         const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
-        const int empty = l[r] == 0.0f;
-        if (!is_neg_inf(sink) && !empty) {
+        if (!is_neg_inf(sink) && l[r] != 0.0f) {
             const float w = merge_sink(sink, &state[r], &l[r]);
             scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
         }
-        if (lse)
-            lse[r] = row_lse(state[r], l[r], empty, sink);
     }
 }
 
@@ -5010,16 +5048,13 @@ static void write_rows(tile *t, float *state)
         write_partial(t, state);
         return;
     }
-    finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
+    add_sinks(t, state);
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
-    for (r = 0; r < t->pl->rows; r++) {
-        const lane *at = &t->lanes[r];
-        if (at->used && p->lse.data)
-            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, t->s.q_row + at->i),
-                      t->lane_values[r]);
-    }
+    for (r = 0; r < t->pl->rows; r++)
+        if (t->lanes[r].used)
+            write_sums(p, &t->s, t->lanes[r].head, t->lanes[r].i, state[r], state_l(t, state)[r]);
 }
 
 /* src/tiled.c - tiled items: the online softmax over tiles of keys.
@@ -5990,12 +6025,10 @@ static void normaliser(tile *t, float *m, float *inverse)
     int r;
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
-    finish_lanes(t, root, NULL);
+    add_sinks(t, root);
     for (r = 0; r < t->pl->rows; r++) {
-        /* A selection of the divisor would not do: clang 14 divides by 0 first and selects then. */
-        const float l = state_l(t, root)[r], divisor = l + (float)(l == 0.0f);
         m[r] = root[r];
-        inverse[r] = 1.0f / divisor;
+        inverse[r] = inverse_sum(state_l(t, root)[r]);
     }
     give_state(t, root);
 }
@@ -6790,12 +6823,11 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
     float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
-    const int empty = l == 0.0f, with_sink = !is_neg_inf(sink) && !empty;
+    const int with_sink = !is_neg_inf(sink) && l != 0.0f;
     int64_t d, n;
     if (with_sink)
         w = merge_sink(sink, &m, &l);
-    if (p->lse.data)
-        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i), row_lse(m, l, empty, sink));
+    write_sums(p, s, head, i, m, l);
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
         n = min64(COUNT_OF(piece), p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
@@ -6820,7 +6852,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    if (!pr.p.o.data && !pr.p.lse.data)
+    if (!pr.p.o.data && !pr.p.lse.data && !pr.p.stats.data)
         return ATTN_ERR_ARG;
     for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);
@@ -9189,9 +9221,9 @@ static attn_status check_given(const attn_params *p, const attn_gradients *g, in
     if (!p->o.data && !naive)
         return bad(why, ATTN_ERR_ARG,
                    "o.data is NULL: attn_backward reads what attn_forward wrote");
-    if (!p->lse.data && !naive)
+    if (!p->stats.data && !p->lse.data && !naive)
         return bad(why, ATTN_ERR_ARG,
-                   "lse.data is NULL: attn_backward reads what attn_forward wrote");
+                   "stats.data and lse.data are NULL: attn_backward reads what attn_forward wrote");
     if (!wanted(g))
         return bad(why, ATTN_ERR_ARG,
                    "nothing is asked for: dq, dk, dv, dbias, dsinks and dslopes are all NULL");
@@ -9267,7 +9299,7 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 
 /* src/backward/plan.c - the plan of the gradients: items and workspace.
  *
- *     | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
+ *     | alignment | backward | m, r, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
  *
  * Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed while the
  * keys pass by.
@@ -9288,7 +9320,7 @@ typedef struct grad_tile {
     float *q, *dout; /* Both are [rows][pitch]. */
     /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
     float *dq, *dq_total;
-    float *lse2, *delta;    /* Both are [rows]. */
+    float *m, *r, *delta;   /* They are [rows], those of attn_row_stats. */
     float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
     /* Nonzero means that something has entered dq or sum since they last were +0. */
     int entered;
@@ -9310,11 +9342,14 @@ typedef struct layout {
     int64_t row_tile_bytes;
 } layout;
 
+/* m, r, delta and terms of sinks. */
+enum { ROW_ARRAYS = 4 };
+
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
     attn_gradient_call grads;
     layout lay;
-    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
+    float *m, *r, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
 /* A row_group is row tiles that enter dK and dV together. */
@@ -9403,7 +9438,8 @@ OWN_FRAME static int64_t lay_grad_tile(const problem *pr, const layout *lay, con
         PART(grad_tile, dout, times(rows, pl->pitch[VALUES])),
         PART(grad_tile, dq, lay->dq_floats),
         PART(grad_tile, dq_total, lay->dq_floats),
-        PART(grad_tile, lse2, rows),
+        PART(grad_tile, m, rows),
+        PART(grad_tile, r, rows),
         PART(grad_tile, delta, rows),
         PART(grad_tile, sum, rows),
         PART(grad_tile, sum_total, rows),
@@ -9532,7 +9568,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     plan_sizes(pr, g, asked, lay, pl);
     lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
     pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
-    pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
+    pl->shared_bytes = times(ROW_ARRAYS, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }
 
@@ -9619,12 +9655,20 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
+/* The LSE alone tells a probability with the error of its own last place, so that 1 has to be the
+ * most; m is at most ATTN_THRESHOLD below a logit, and only numbers that no call wrote exceed 127. */
+static float most_exponent(const attn_params *p)
+{
+    return p->stats.data ? 127.0f : 0.0f;
+}
+
 /* pair_gradients returns the lanes that see some of the keys. For these lanes p is then in w->s,
  * and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
     const int visible = tile_class(t, j0, n);
+    const attn_row_stats of = { row->m, row->r, most_exponent(&w->pr->p), row->delta };
     attn_lanes lanes = { 0, 0 }, all;
     if (visible == ATTN_TILE_EMPTY)
         return lanes;
@@ -9633,7 +9677,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     all.end = w->pl->rows;
     pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
     pair_dp(w, row, j0, n, lanes);
-    w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
+    w->kernels->gradient(w->s, w->dp, n, &of);
     if (w->pr->p.score)
         pass_score(w, t, j0, n);
     return lanes;
@@ -9766,7 +9810,8 @@ static void load_statistics(const desk *w, grad_tile *row)
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         const int64_t at = l->used ? state_row(&w->pr->p, &t->s, l->head, l->i) : 0;
-        row->lse2[r] = l->used ? w->back->lse2[at] : 0.0f;
+        row->m[r] = l->used ? w->back->m[at] : 0.0f;
+        row->r[r] = l->used ? w->back->r[at] : 0.0f;
         row->delta[r] = l->used ? w->back->delta[at] : 0.0f;
     }
 }
@@ -10279,7 +10324,31 @@ static void keys_item(const call *c, char *slot, int64_t index)
         take_part(w, lay->want & WANT_KEYS, &a);
 }
 
-/* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
+/* ---- what is known of a row before any key: m, r, delta, and what the sink has of it */
+
+/* load_origin loads m and r of a row, from which p = 2^(s - m) * r is taken: from the LSE where that
+ * is all there is. */
+static void load_origin(const attn_params *p, const sequence *s, int64_t head, int64_t row,
+                        float *m, float *r)
+{
+    const float *stats = (const float *)p->stats.data, *lse = (const float *)p->lse.data;
+    const int64_t at = ROW_AT(p->stats, s, head, row);
+    *m = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
+    *m = is_neg_inf(*m) ? 0.0f : *m;
+    *r = stats ? inverse_sum(stats[at + 1]) : 1.0f;
+}
+
+/* sink_term computes -p * delta of the sink. */
+static float sink_term(const attn_params *p, float sink, float m, float r, float delta)
+{
+    const float most = most_exponent(p);
+    float x = sink * LOG2E_HI;
+    x = x - m;
+    x = exp2_canon(x > most ? most : x);
+    x = x * r;
+    x = -x * delta;
+    return is_neg_inf(sink) ? 0.0f : x;
+}
 
 static void row_statistics(const desk *w, grad_tile *row, int r)
 {
@@ -10288,17 +10357,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
-    const float sink = sink_of(p, l->head);
-    float x;
-    back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
+    load_origin(p, &t->s, l->head, in_seq, &back->m[at], &back->r[at]);
     back->delta[at] = row->delta[r];
     if (dlse)
         back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
-    x = sink * LOG2E_HI;
-    x = x - back->lse2[at];
-    x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
-    back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
+    back->sink_terms[at] =
+        sink_term(p, sink_of(p, l->head), back->m[at], back->r[at], back->delta[at]);
 }
 
 /* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */
@@ -10482,17 +10547,17 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < rows; r++) {
         const lane *at = &n->row->t.lanes[r];
-        n->row->lse2[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
-        m[r] = n->row->lse2[r];
+        n->row->m[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->row->m[r];
         l[r] = 0.0f;
     }
     each_keys(w, n, textbook_maximum);
     each_keys(w, n, textbook_exp);
     for (r = 0; r < rows; r++) {
-        float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
+        float sink = m[r] == NEG_INF ? NEG_INF : n->row->m[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
+        n->row->r[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10544,7 +10609,7 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
         float *to = &w->g->dsinks[n->row->t.lanes[r].head];
-        const float x = n->row->lse2[r] * n->row->delta[r];
+        const float x = n->row->r[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }
@@ -10891,16 +10956,13 @@ static backward *open_backward(const checked_call *c, const attn_params *asked, 
 {
     backward *back = (backward *)(void *)align_memory(workspace);
     char *base = (char *)back + aligned((int64_t)sizeof *back);
-    float **arrays[3];
+    float **const arrays[ROW_ARRAYS] = { &back->m, &back->r, &back->delta, &back->sink_terms };
     int i;
     back->c.pr = c->pr;
     back->grads = c->grads;
     plan_backward(&c->pr, &c->grads.g, asked, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, bytes);
-    arrays[0] = &back->lse2;
-    arrays[1] = &back->delta;
-    arrays[2] = &back->sink_terms;
-    for (i = 0; i < 3; i++, base += back->c.pl.shared_bytes / 3)
+    for (i = 0; i < ROW_ARRAYS; i++, base += back->c.pl.shared_bytes / ROW_ARRAYS)
         *arrays[i] = (float *)(void *)base;
     back->c.slots = base;
     return back;
@@ -11051,6 +11113,7 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
 {
     memset(&one->o, 0, sizeof one->o);
     memset(&one->lse, 0, sizeof one->lse);
+    memset(&one->stats, 0, sizeof one->stats);
     one->shared_keys = 0;
     one->partial = one->part.keys = one->part.continued = 1;
     one->part.key_begin = 0;
@@ -11100,13 +11163,13 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     return ATTN_OK;
 }
 
-/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
+/* check_outputs_given checks the caller's outputs, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
         return bad(why, ATTN_ERR_ARG, "fetch is NULL");
-    if (!p->o.data && !p->lse.data)
-        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
+    if (!p->o.data && !p->lse.data && !p->stats.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and neither lse nor stats is asked for");
     return ATTN_OK;
 }
 
@@ -11827,12 +11890,23 @@ static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated
 
 static attn_status check_mean(const attn_params *p, text *why)
 {
+    if (p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but a mean of branches is no softmax and has none");
     if (p->lse.data)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "lse.data is set, but a mean of branches is no softmax and has none");
     if (p->sinks || p->softmax1)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "sinks or softmax1 is set, but a mean of branches is no softmax to hold one");
+    return ATTN_OK;
+}
+
+static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
+{
+    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but the gathered variant merges by the LSE and has none");
     return ATTN_OK;
 }
 
@@ -11877,6 +11951,8 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
         status = check_rows_and_heads(&pr->p, d, why);
     if (!status && d->merge == ATTN_DILATED_MEAN)
         status = check_mean(p, why);
+    if (!status)
+        status = check_gathered(p, d, why);
     if (!status)
         status = check_index_length(d, pr->max_kv_len, why);
     if (!status)
@@ -12022,6 +12098,7 @@ static void strip_call(attn_params *p)
     attn_mask *mask = &p->bool_mask;
     memset(&p->o, 0, sizeof p->o);
     memset(&p->lse, 0, sizeof p->lse);
+    memset(&p->stats, 0, sizeof p->stats);
     bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
     mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
     p->alibi_stride = 0;
@@ -12293,11 +12370,10 @@ static void run_call(dilated_slot *w)
 }
 
 /* ask_results says where a call's finished results go: f32, packed. */
-static void ask_results(dilated_slot *w, int with_lse)
+static void ask_results(dilated_slot *w)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
     w->p.o.data = w->part.o;
-    w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
 /* A call_row is row number `row` of a call. */
@@ -12355,11 +12431,6 @@ static void add_mean(dilated_slot *w, const call_row *at)
 static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t head, int64_t i)
 {
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
-}
-
-static void *element_of_output(const attn_output *t, int64_t at)
-{
-    return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
 }
 
 /* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
@@ -12420,13 +12491,23 @@ static void strided_call(dilated_slot *w)
     const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
     open_call(w);
     if (mean) {
-        ask_results(w, 0);
+        ask_results(w);
     } else {
         w->p.partial = 1;
         w->p.state = w->part;
     }
     run_call(w);
     each_row(w, mean ? add_mean : merge_state);
+}
+
+/* output_from gives an output of the caller's from the first row of the item and head `head` on. */
+static attn_output output_from(const dilated_slot *w, const attn_output *t, int64_t head)
+{
+    attn_output from = *t;
+    from.stride_batch = 0;
+    if (t->data)
+        from.data = (char *)t->data + place_of(w, t, head, 0) * (int64_t)bytes_of(t->dtype);
+    return from;
 }
 
 /* The sums of an item are states, which finish_states turns into results with the sink. */
@@ -12437,13 +12518,9 @@ static void finish_states(dilated_slot *w)
     memset(p, 0, sizeof *p);
     set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
-    p->o = w->asked->o;
-    p->lse = w->asked->lse;
-    p->o.stride_batch = p->lse.stride_batch = 0;
-    if (p->o.data)
-        p->o.data = element_of_output(&p->o, place_of(w, &w->asked->o, head, 0));
-    if (p->lse.data)
-        p->lse.data = element_of_output(&p->lse, place_of(w, &w->asked->lse, head, 0));
+    p->o = output_from(w, &w->asked->o, head);
+    p->lse = output_from(w, &w->asked->lse, head);
+    p->stats = output_from(w, &w->asked->stats, head);
     p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
     p->softmax1 = w->asked->softmax1;
     p->kernels = w->asked->kernels;
@@ -12545,7 +12622,8 @@ static void gathered_call(dilated_slot *w)
     gather_keys(w);
     each_row(w, gather_row);
     w->p.q = packed_copies(&w->asked->q, w->base + w->run->lay.copies[0]);
-    ask_results(w, !mean);
+    ask_results(w);
+    w->p.lse.data = mean ? NULL : w->part.m;
     run_call(w);
     each_row(w, mean ? add_mean : merge_result);
 }
@@ -12733,9 +12811,9 @@ ATTN_API attn_status attn_dilated_index(const attn_dilated *d, int64_t positions
 
 /* src/dilated/backward.c - dilated attention, backward: the gradients of the branches, added up.
  *
- * The gradients of a branch are those of attn_backward, which computes probabilities from the LSE that
- * it is given: here the LSE of all branches. With a mean, branches have an o and lse of their own,
- * computed again, and the gradient of o divided by their number.
+ * The gradients of a branch are those of attn_backward, which computes probabilities from the
+ * statistics or the LSE that it is given: here those of all branches. With a mean, branches have an o
+ * and statistics of their own, computed again, and the gradient of o divided by their number.
  */
 
 /* dq, dk and dv. */
@@ -12752,9 +12830,10 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
-                         " must be tiled for gradients of merged branches: naive reads no lse");
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the sums of each branch. */
+        return bad_field(
+            why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+            " must be tiled for gradients of merged branches: naive reads neither stats nor lse");
     if (g->dbias.data || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone");
@@ -12765,7 +12844,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
 }
 
 /* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
- * them. A mean does not need o and lse, just as the textbook does not. */
+ * them. A mean does not need o and stats, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -12797,7 +12876,7 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
 }
 
 /* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
- * mean its o, lse and dout. */
+ * mean its o, statistics and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -12932,11 +13011,12 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
         to[d] = to[d] / count;
 }
 
-/* prepare_mean gives the call the branch's own o and lse, too. */
+/* prepare_mean gives the call the branch's own o and statistics, too. */
 static void prepare_mean(dilated_slot *w)
 {
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
-    ask_results(w, 1);
+    ask_results(w);
+    w->p.stats.data = w->part.m; /* The room of m and l is one array. */
     run_call(w);
     each_row(w, prepare_mean_row);
 }
@@ -12963,7 +13043,7 @@ static void add_keys_of(dilated_slot *w, int which)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
 }
 
-/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose results are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -12979,6 +13059,7 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dlse = view_rows(w, &g->dlse);
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
+        w->p.stats = view_output(w, &w->asked->stats);
     }
     for (which = GRAD_Q; which < GRADS; which++)
         if (grad_of(g, which)->data)
@@ -14010,6 +14091,7 @@ static void set_part_rows(ring_call *c, const ring_walk *rows)
     p->q.data = input_at(&c->own.q, at);
     p->o.data = output_at(&c->own.o, at);
     p->lse.data = output_at(&c->own.lse, at);
+    p->stats.data = output_at(&c->own.stats, at);
     c->g.dout.data = input_at(&c->own_g.dout, at);
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }

@@ -364,6 +364,13 @@ typedef struct attn_outer {
     ptrdiff_t b_stride; /* filled up with numbers */
 } attn_outer;
 
+/* What the rows of a tile tell of their probabilities, per lane. */
+typedef struct attn_row_stats {
+    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
+    float most;         /* of x */
+    const float *delta; /* sum of p * dp over the row's keys */
+} attn_row_stats;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -443,10 +450,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
       (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
       (out, o, l, factor, head_dim_v))                                                             \
     /* ---- gradients */                                                                           \
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
-    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
-    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
-      (s, dp, n, lse2, delta))                                                                     \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
+    /* -inf both become ATTN_DEAD. */                                                              \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
     /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
     X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
     /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
@@ -1452,6 +1458,7 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_PAGE,
     AXIS_CHOSEN, /* rows of logits */
+    AXIS_STATS,  /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -1531,11 +1538,13 @@ static const call_field call_fields[] = {
     { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
     { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
+    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = 1 },
 
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
@@ -1772,21 +1781,27 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
+/* Packed sequences keep the heads of a token together in what has columns of a head, and the tokens
+ * of a head in what describes rows. */
+static int keeps_tokens(const call_field *f, const call_axes *x)
+{
+    return is_packed(f, x) && (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
+}
+
 /* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
     static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
-    const int packed = is_packed(f, x);
     int64_t elements = 1;
     int i;
     for (i = 0; i < 4; i++) {
-        const int axis = orders[packed && f->axis[3]][i];
+        const int axis = orders[keeps_tokens(f, x)][i];
         const int shared = f->shared >> axis & 1;
         stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
         elements = times(elements, x->count[f->axis[axis]]);
     }
-    if (packed)
+    if (is_packed(f, x))
         stride[0] = 0;
 }
 
@@ -1939,6 +1954,7 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_CHOSEN] = p->logits.num_rows,
+            [AXIS_STATS] = 2,
         },
     };
     return x;

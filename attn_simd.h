@@ -163,6 +163,13 @@ typedef struct attn_outer {
     ptrdiff_t b_stride; /* filled up with numbers */
 } attn_outer;
 
+/* What the rows of a tile tell of their probabilities, per lane. */
+typedef struct attn_row_stats {
+    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
+    float most;         /* of x */
+    const float *delta; /* sum of p * dp over the row's keys */
+} attn_row_stats;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -242,10 +249,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
       (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
       (out, o, l, factor, head_dim_v))                                                             \
     /* ---- gradients */                                                                           \
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
-    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
-    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
-      (s, dp, n, lse2, delta))                                                                     \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
+    /* -inf both become ATTN_DEAD. */                                                              \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
     /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
     X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
     /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
@@ -1434,17 +1440,18 @@ static void isa(result)(float *const *out, const float *o, const float *l, float
 
 /* ---- gradients */
 
-static void isa(gradient)(float *s, float *dp, int n, const float *lse2, const float *delta)
+static void isa(gradient)(float *s, float *dp, int n, const attn_row_stats *of)
 {
-    const vf minus = isa(bits)(0x80000000u), most = v_set1(127.0f);
+    const vf minus = isa(bits)(0x80000000u), most = v_set1(of->most);
     int j;
     EACH(v, NV) {
-        const vf from = isa(origin)(v_load(lse2 + v * VL)), less = v_load(delta + v * VL);
+        const vf m = v_load(of->m + v * VL), r = v_load(of->r + v * VL);
+        const vf less = v_load(of->delta + v * VL);
         float *s_row = s + v * VL, *dp_row = dp + v * VL;
         for (j = 0; j < n; j++, s_row += ROWS, dp_row += ROWS) {
-            const vf logit = v_load(s_row), x = v_sub(logit, from);
+            const vf logit = v_load(s_row), x = v_sub(logit, m);
             const vm dead = v_eq(logit, NEGATIVE_INFINITY);
-            const vf p = isa(exp2)(v_select(v_gt(x, most), most, x));
+            const vf p = v_mul(isa(exp2)(v_select(v_gt(x, most), most, x)), r);
             const vf ds = v_mul(p, v_sub(v_load(dp_row), less));
             v_store(s_row, v_select(dead, minus, p));
             v_store(dp_row, v_select(dead, minus, ds));

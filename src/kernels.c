@@ -352,19 +352,21 @@ KERNEL void result_rows(int rows, float *const *out, const float *o, const float
     }
 }
 
-KERNEL void gradient_body(int hw, float *s, float *dp, int n, const float *lse2, const float *delta)
+KERNEL void gradient_body(int hw, float *s, float *dp, int n, const attn_row_stats *of)
 {
-    float from[LANES], less[LANES];
+    float m[LANES], factor[LANES], less[LANES];
+    const float most = of->most;
     int j, r;
-    memcpy(less, delta, sizeof less);
-    for (r = 0; r < LANES; r++)
-        from[r] = lse2[r] == NEG_INF ? 0.0f : lse2[r];
+    memcpy(m, of->m, sizeof m);
+    memcpy(factor, of->r, sizeof factor);
+    memcpy(less, of->delta, sizeof less);
     for (j = 0; j < n; j++, s += LANES, dp += LANES) {
         for (r = 0; r < LANES; r++) {
             const int dead = s[r] == NEG_INF;
-            float p = s[r] - from[r], ds = dp[r] - less[r];
-            p = p > 127.0f ? 127.0f : p;
+            float p = s[r] - m[r], ds = dp[r] - less[r];
+            p = p > most ? most : p;
             p = exp2_with(hw, p);
+            p = p * factor[r];
             ds = p * ds;
             s[r] = dead ? ATTN_DEAD : p;
             dp[r] = dead ? ATTN_DEAD : ds;

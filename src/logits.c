@@ -13,12 +13,10 @@ static void normaliser(tile *t, float *m, float *inverse)
     int r;
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
-    finish_lanes(t, root, NULL);
+    add_sinks(t, root);
     for (r = 0; r < t->pl->rows; r++) {
-        /* A selection of the divisor would not do: clang 14 divides by 0 first and selects then. */
-        const float l = state_l(t, root)[r], divisor = l + (float)(l == 0.0f);
         m[r] = root[r];
-        inverse[r] = 1.0f / divisor;
+        inverse[r] = inverse_sum(state_l(t, root)[r]);
     }
     give_state(t, root);
 }

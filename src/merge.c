@@ -15,12 +15,11 @@ static void finish_row(const problem *pr, const sequence *s, int64_t head, int64
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
     float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
-    const int empty = l == 0.0f, with_sink = !is_neg_inf(sink) && !empty;
+    const int with_sink = !is_neg_inf(sink) && l != 0.0f;
     int64_t d, n;
     if (with_sink)
         w = merge_sink(sink, &m, &l);
-    if (p->lse.data)
-        store_f32(p->lse.data, ROW_AT(p->lse, s, head, s->q_row + i), row_lse(m, l, empty, sink));
+    write_sums(p, s, head, i, m, l);
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
         n = min64(COUNT_OF(piece), p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
@@ -45,7 +44,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    if (!pr.p.o.data && !pr.p.lse.data)
+    if (!pr.p.o.data && !pr.p.lse.data && !pr.p.stats.data)
         return ATTN_ERR_ARG;
     for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);

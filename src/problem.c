@@ -204,7 +204,7 @@ static int wants_values(const attn_params *p)
 
 static int wants_rows(const attn_params *p)
 {
-    return wants_values(p) || p->lse.data;
+    return wants_values(p) || p->lse.data || p->stats.data;
 }
 
 static int is_empty(const attn_params *p)

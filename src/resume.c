@@ -87,6 +87,7 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
 {
     memset(&one->o, 0, sizeof one->o);
     memset(&one->lse, 0, sizeof one->lse);
+    memset(&one->stats, 0, sizeof one->stats);
     one->shared_keys = 0;
     one->partial = one->part.keys = one->part.continued = 1;
     one->part.key_begin = 0;
@@ -136,13 +137,13 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
     return ATTN_OK;
 }
 
-/* check_outputs_given checks the caller's o and lse, as attn_forward never sees them. */
+/* check_outputs_given checks the caller's outputs, as attn_forward never sees them. */
 static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch, text *why)
 {
     if (!fetch)
         return bad(why, ATTN_ERR_ARG, "fetch is NULL");
-    if (!p->o.data && !p->lse.data)
-        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
+    if (!p->o.data && !p->lse.data && !p->stats.data)
+        return bad(why, ATTN_ERR_ARG, "o.data is NULL, and neither lse nor stats is asked for");
     return ATTN_OK;
 }
 

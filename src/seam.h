@@ -120,6 +120,13 @@ typedef struct attn_outer {
     ptrdiff_t b_stride; /* filled up with numbers */
 } attn_outer;
 
+/* What the rows of a tile tell of their probabilities, per lane. */
+typedef struct attn_row_stats {
+    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
+    float most;         /* of x */
+    const float *delta; /* sum of p * dp over the row's keys */
+} attn_row_stats;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -199,10 +206,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
       (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
       (out, o, l, factor, head_dim_v))                                                             \
     /* ---- gradients */                                                                           \
-    /* s becomes p = 2^x, x = fl(s - lse2[lane]) but at most 127, and dp becomes fl(p * */         \
-    /* fl(dp - delta[lane])); where s is -inf both become ATTN_DEAD. lse2 of -inf counts as +0. */ \
-    X(void, gradient, (float *s, float *dp, int n, const float *lse2, const float *delta),         \
-      (s, dp, n, lse2, delta))                                                                     \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
+    /* -inf both become ATTN_DEAD. */                                                              \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
     /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
     X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
     /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \

@@ -1203,17 +1203,18 @@ static void isa(result)(float *const *out, const float *o, const float *l, float
 
 /* ---- gradients */
 
-static void isa(gradient)(float *s, float *dp, int n, const float *lse2, const float *delta)
+static void isa(gradient)(float *s, float *dp, int n, const attn_row_stats *of)
 {
-    const vf minus = isa(bits)(0x80000000u), most = v_set1(127.0f);
+    const vf minus = isa(bits)(0x80000000u), most = v_set1(of->most);
     int j;
     EACH(v, NV) {
-        const vf from = isa(origin)(v_load(lse2 + v * VL)), less = v_load(delta + v * VL);
+        const vf m = v_load(of->m + v * VL), r = v_load(of->r + v * VL);
+        const vf less = v_load(of->delta + v * VL);
         float *s_row = s + v * VL, *dp_row = dp + v * VL;
         for (j = 0; j < n; j++, s_row += ROWS, dp_row += ROWS) {
-            const vf logit = v_load(s_row), x = v_sub(logit, from);
+            const vf logit = v_load(s_row), x = v_sub(logit, m);
             const vm dead = v_eq(logit, NEGATIVE_INFINITY);
-            const vf p = isa(exp2)(v_select(v_gt(x, most), most, x));
+            const vf p = v_mul(isa(exp2)(v_select(v_gt(x, most), most, x)), r);
             const vf ds = v_mul(p, v_sub(v_load(dp_row), less));
             v_store(s_row, v_select(dead, minus, p));
             v_store(dp_row, v_select(dead, minus, ds));

@@ -119,22 +119,42 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* finish_lanes applies the sink to every used lane; lse[lane] gets the finished LSE, and NULL means
- * not wanted. */
-static void finish_lanes(tile *t, float *state, float *lse)
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row. A selection of the divisor would not do:
+ * clang 14 divides by 0 first and selects then. */
+static float inverse_sum(float l)
+{
+    const float inverse = 1.0f / (l + (float)(l == 0.0f));
+    return l == 0.0f ? 0.0f : inverse;
+}
+
+/* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and
+ * both are those of the sink, or of nothing. */
+static void write_sums(const attn_params *p, const sequence *s, int64_t head, int64_t i, float m,
+                       float l)
+{
+    const float sink = sink_of(p, head), sink2 = sink * LOG2E_HI;
+    const int64_t row = s->q_row + i, at = ROW_AT(p->stats, s, head, row);
+    const int empty = l == 0.0f;
+    if (p->lse.data)
+        store_f32(p->lse.data, ROW_AT(p->lse, s, head, row), row_lse(m, l, empty, sink));
+    if (!p->stats.data)
+        return;
+    store_f32(p->stats.data, at, (empty ? sink2 : m) + 0.0f);
+    store_f32(p->stats.data, at + 1, empty && !is_neg_inf(sink) ? 1.0f : l);
+}
+
+/* add_sinks applies the sink to every used lane that is not empty. */
+static void add_sinks(tile *t, float *state)
 {
     const int rows = t->pl->rows;
     float *l = state_l(t, state);
     int r;
     for (r = 0; r < rows; r++) {
         const float sink = t->lanes[r].used ? sink_of(&t->pr->p, t->lanes[r].head) : NEG_INF;
-        const int empty = l[r] == 0.0f;
-        if (!is_neg_inf(sink) && !empty) {
+        if (!is_neg_inf(sink) && l[r] != 0.0f) {
             const float w = merge_sink(sink, &state[r], &l[r]);
             scale_values(state_o(t, state) + r, rows, t->pr->p.head_dim_v, w);
         }
-        if (lse)
-            lse[r] = row_lse(state[r], l[r], empty, sink);
     }
 }
 
@@ -210,14 +230,11 @@ static void write_rows(tile *t, float *state)
         write_partial(t, state);
         return;
     }
-    finish_lanes(t, state, p->lse.data ? t->lane_values : NULL);
+    add_sinks(t, state);
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
-    for (r = 0; r < t->pl->rows; r++) {
-        const lane *at = &t->lanes[r];
-        if (at->used && p->lse.data)
-            store_f32(p->lse.data, ROW_AT(p->lse, &t->s, at->head, t->s.q_row + at->i),
-                      t->lane_values[r]);
-    }
+    for (r = 0; r < t->pl->rows; r++)
+        if (t->lanes[r].used)
+            write_sums(p, &t->s, t->lanes[r].head, t->lanes[r].i, state[r], state_l(t, state)[r]);
 }

@@ -288,7 +288,7 @@ static attn_status check_outputs(const attn_params *p, text *why)
         return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
     if (!wants_rows(p) && !p->logits.data)
         return bad(why, ATTN_ERR_ARG,
-                   "o.data is NULL, and neither lse, partial nor logits is asked for");
+                   "o.data is NULL, and none of lse, stats, partial and logits is asked for");
     for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],

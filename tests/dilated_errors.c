@@ -174,11 +174,13 @@ static const struct {
     { dslopes, ATTN_ERR_UNSUPPORTED,
       "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone", 0 },
     { naive_gradients, ATTN_ERR_UNSUPPORTED,
-      "impl (2) must be tiled for gradients of merged branches: naive reads no lse", 0 },
+      "impl (2) must be tiled for gradients of merged branches: naive reads neither stats nor lse",
+      0 },
     { mean_dlse, ATTN_ERR_UNSUPPORTED, "dlse.data is set, but a mean of branches has no lse", 0 },
     { no_dout, ATTN_ERR_ARG,
       "dout.data is NULL: the gradient of the loss by o, zeros if only dlse has one", 1 },
-    { no_lse, ATTN_ERR_ARG, "lse.data is NULL: attn_backward reads what attn_forward wrote", 1 },
+    { no_lse, ATTN_ERR_ARG,
+      "stats.data and lse.data are NULL: attn_backward reads what attn_forward wrote", 1 },
     { gemms, ATTN_ERR_ARG, "gemms (3) must be 0, 5 or 7", 0 },
 };
 

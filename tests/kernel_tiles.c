@@ -55,7 +55,8 @@ typedef enum array_id {
     BEGIN,
     END,
     DP,
-    LSE,
+    SUM_M,
+    SUM_R,
     DELTA,
     TANH,
     P,
@@ -119,7 +120,8 @@ static const struct {
     [BEGIN] = { 0, 0, 0, 1, 0, INT, FROM },
     [END] = { 0, 0, 0, 1, 0, INT, UNTIL },
     [DP] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
-    [LSE] = { 0, 0, 0, 1, 0, ATTN_F32, SUM },
+    [SUM_M] = { 0, 0, 0, 1, 0, ATTN_F32, SUM },
+    [SUM_R] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
     [DELTA] = { 0, 0, 0, 1, 0, ATTN_F32, SIGNED },
     [TANH] = { 1, 0, 0, 0, 0, ATTN_F32, TANGENT },
     [P] = { 1, 0, 0, 0, 0, ATTN_F32, MAYBE_DEAD },
@@ -309,7 +311,11 @@ static void run_result(const attn_kernels *f, tile *t)
 
 static void run_gradient(const attn_kernels *f, tile *t)
 {
-    f->gradient(t->array[E], t->array[DP], KEYS, t->array[LSE], t->array[DELTA]);
+    attn_row_stats of = { t->array[SUM_M], t->array[SUM_R], 127.0f, t->array[DELTA] };
+    const int half = KEYS / 2 * t->rows;
+    f->gradient(t->array[E], t->array[DP], KEYS / 2, &of);
+    of.most = 0.0f; /* as from the LSE alone */
+    f->gradient(numbers(t, E) + half, numbers(t, DP) + half, KEYS / 2, &of);
 }
 
 static void run_softcap_gradient(const attn_kernels *f, tile *t)
@@ -541,10 +547,10 @@ static float negative_infinity(void)
     return x;
 }
 
-/* Of a row that has not begun; so low that exponents of p reach their limit; as usual. */
+/* So low that exponents of p reach their limit; so high that p is 0; as usual. */
 static float wild_sum(int lane)
 {
-    return lane % 4 == 3 ? negative_infinity() : lane % 4 == 1 ? -60.0f : START_MAXIMUM;
+    return lane % 4 == 1 ? -60.0f : lane % 4 == 3 ? 60.0f : START_MAXIMUM;
 }
 
 /* x: in (-1, 1). */

@@ -355,7 +355,8 @@ static void check_misuse(void)
            "logits.data is set, but attn_resume_begin does not take it");
     p = a.p;
     p.o.data = p.lse.data = NULL;
-    refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG, "o.data is NULL, and lse is not asked for");
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG,
+           "o.data is NULL, and neither lse nor stats is asked for");
     p = a.p;
     p.q.data = NULL;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG, "q.data is NULL");

@@ -178,7 +178,7 @@ static const row rows[] = {
     { ROW(p.q.data, TO_NULL, 0, BOTH | LATE, ARG, "q.data is NULL") },
     { ROW(p.k.data, TO_NULL, 0, BOTH | LATE, ARG, "k.data is NULL") },
     { ROW(p.v.data, TO_NULL, 0, BOTH | LATE, ARG, "v.data is NULL") },
-    { ROW(p.lse.data, TO_NULL, 0, BACKWARD | LATE, ARG, "lse.data is NULL") },
+    { ROW(p.lse.data, TO_NULL, 0, BACKWARD | LATE, ARG, "stats.data and lse.data are NULL") },
     { ROW(p.o.data, TO_NULL, 0, BACKWARD, ARG, "o.data is NULL: gradients need the o of the") },
     { ROW(g.dout.data, TO_NULL, 0, BACKWARD | LATE, ARG, "dout.data is NULL") },
     { ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7") },

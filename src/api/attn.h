@@ -31,11 +31,11 @@
  * that they set. The parts of this file are, in order:
  *
  *   Version and errors      attn_status says what went wrong.
- *   Arrays                  attn_tensor and attn_output describe q, k, v, o and lse.
+ *   Arrays                  attn_tensor and attn_output describe q, k, v, o, lse and stats.
  *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
  *   What changes a logit    attn_bias and a callback change logits before the softmax.
  *   Caches                  attn_rows says where keys lie in ring buffers and pages.
- *   Further outputs         attn_logits and attn_state return more than o and lse.
+ *   Further outputs         attn_logits and attn_state return more than these.
  *   Parts of a call         attn_part names some of the rows or some of the keys.
  *   How to compute          attn_impl, tuning, workers and logs say how a call runs.
  *   The call                attn_params has a field for each of the above.
@@ -374,7 +374,7 @@ typedef struct attn_state {
  * that do not lie in one memory: shards on other machines, or keys that come from a file. All other
  * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
  *
- * Where `rows` is set, q, o, lse and state (and dout, dlse, dq of attn_backward) hold only rows
+ * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only rows
  * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
  * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
  * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
@@ -467,12 +467,18 @@ typedef struct attn_params {
     attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
-    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, state or logits are
-     * asked for. */
+    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or logits
+     * are asked for. */
     attn_output o;
     /* Natural log of the softmax denominator, the sink included: f32 [batch, num_heads_q,
      * seq_len_q], or [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
+    /* What attn_backward takes probabilities from, at logits of any size: m, the maximum of the
+     * base-2 logits that the sums of a row are relative to, and l, the sum of 2^(logit - m), the sink
+     * included in both: f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
+     * cu_seqlens_q. lse is (m + log2(l)) * ln(2). An empty row has (-inf, 0), or the sink * log2(e)
+     * and 1. NULL data turns it off. */
+    attn_output stats;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
 
@@ -549,7 +555,7 @@ typedef struct attn_params {
 
     /* ---- further outputs */
 
-    /* Nonzero writes the raw state instead of o and lse. No sink enters, and logits of stage
+    /* Nonzero writes the raw state instead of o, lse and stats. No sink enters, and logits of stage
      * SOFTMAX are not supported. */
     int partial;
     attn_state state;   /* where partial writes */
@@ -597,7 +603,7 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
- * It reads q, k, v and the arrays of *p, and writes those of o, lse, state and logits that are
+ * It reads q, k, v and the arrays of *p, and writes those of o, lse, stats, state and logits that are
  * asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867;
  * Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
  * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend

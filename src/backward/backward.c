@@ -221,16 +221,13 @@ static backward *open_backward(const checked_call *c, const attn_params *asked, 
 {
     backward *back = (backward *)(void *)align_memory(workspace);
     char *base = (char *)back + aligned((int64_t)sizeof *back);
-    float **arrays[3];
+    float **const arrays[ROW_ARRAYS] = { &back->m, &back->r, &back->delta, &back->sink_terms };
     int i;
     back->c.pr = c->pr;
     back->grads = c->grads;
     plan_backward(&c->pr, &c->grads.g, asked, &back->lay, &back->c.pl);
     back->c.slot_count = workers_in(&back->c.pl, bytes);
-    arrays[0] = &back->lse2;
-    arrays[1] = &back->delta;
-    arrays[2] = &back->sink_terms;
-    for (i = 0; i < 3; i++, base += back->c.pl.shared_bytes / 3)
+    for (i = 0; i < ROW_ARRAYS; i++, base += back->c.pl.shared_bytes / ROW_ARRAYS)
         *arrays[i] = (float *)(void *)base;
     back->c.slots = base;
     return back;

@@ -18,9 +18,9 @@ static attn_status check_given(const attn_params *p, const attn_gradients *g, in
     if (!p->o.data && !naive)
         return bad(why, ATTN_ERR_ARG,
                    "o.data is NULL: attn_backward reads what attn_forward wrote");
-    if (!p->lse.data && !naive)
+    if (!p->stats.data && !p->lse.data && !naive)
         return bad(why, ATTN_ERR_ARG,
-                   "lse.data is NULL: attn_backward reads what attn_forward wrote");
+                   "stats.data and lse.data are NULL: attn_backward reads what attn_forward wrote");
     if (!wanted(g))
         return bad(why, ATTN_ERR_ARG,
                    "nothing is asked for: dq, dk, dv, dbias, dsinks and dslopes are all NULL");

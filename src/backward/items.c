@@ -153,7 +153,31 @@ static void keys_item(const call *c, char *slot, int64_t index)
         take_part(w, lay->want & WANT_KEYS, &a);
 }
 
-/* ---- what is known of a row before any key: lse2, delta, and what the sink has of it */
+/* ---- what is known of a row before any key: m, r, delta, and what the sink has of it */
+
+/* load_origin loads m and r of a row, from which p = 2^(s - m) * r is taken: from the LSE where that
+ * is all there is. */
+static void load_origin(const attn_params *p, const sequence *s, int64_t head, int64_t row,
+                        float *m, float *r)
+{
+    const float *stats = (const float *)p->stats.data, *lse = (const float *)p->lse.data;
+    const int64_t at = ROW_AT(p->stats, s, head, row);
+    *m = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
+    *m = is_neg_inf(*m) ? 0.0f : *m;
+    *r = stats ? inverse_sum(stats[at + 1]) : 1.0f;
+}
+
+/* sink_term computes -p * delta of the sink. */
+static float sink_term(const attn_params *p, float sink, float m, float r, float delta)
+{
+    const float most = most_exponent(p);
+    float x = sink * LOG2E_HI;
+    x = x - m;
+    x = exp2_canon(x > most ? most : x);
+    x = x * r;
+    x = -x * delta;
+    return is_neg_inf(sink) ? 0.0f : x;
+}
 
 static void row_statistics(const desk *w, grad_tile *row, int r)
 {
@@ -162,17 +186,13 @@ static void row_statistics(const desk *w, grad_tile *row, int r)
     const tile *t = &row->t;
     const lane *l = &t->lanes[r];
     const int64_t at = state_row(p, &t->s, l->head, l->i), in_seq = t->s.q_row + l->i;
-    const float *lse = (const float *)p->lse.data, *dlse = (const float *)back->grads.g.dlse.data;
-    const float sink = sink_of(p, l->head);
-    float x;
-    back->lse2[at] = lse[ROW_AT(p->lse, &t->s, l->head, in_seq)] * LOG2E_HI;
+    const float *dlse = (const float *)back->grads.g.dlse.data;
+    load_origin(p, &t->s, l->head, in_seq, &back->m[at], &back->r[at]);
     back->delta[at] = row->delta[r];
     if (dlse)
         back->delta[at] = row->delta[r] - dlse[ROW_AT(back->grads.g.dlse, &t->s, l->head, in_seq)];
-    x = sink * LOG2E_HI;
-    x = x - back->lse2[at];
-    x = -exp2_canon(x > 127.0f ? 127.0f : x) * back->delta[at];
-    back->sink_terms[at] = is_neg_inf(sink) ? 0.0f : x;
+    back->sink_terms[at] =
+        sink_term(p, sink_of(p, l->head), back->m[at], back->r[at], back->delta[at]);
 }
 
 /* statistics_item computes delta = rowsum(dout * o) of all rows of a head. */

@@ -78,17 +78,17 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < rows; r++) {
         const lane *at = &n->row->t.lanes[r];
-        n->row->lse2[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
-        m[r] = n->row->lse2[r];
+        n->row->m[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->row->m[r];
         l[r] = 0.0f;
     }
     each_keys(w, n, textbook_maximum);
     each_keys(w, n, textbook_exp);
     for (r = 0; r < rows; r++) {
-        float sink = m[r] == NEG_INF ? NEG_INF : n->row->lse2[r] - m[r];
+        float sink = m[r] == NEG_INF ? NEG_INF : n->row->m[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->lse2[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
+        n->row->r[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -140,7 +140,7 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
         float *to = &w->g->dsinks[n->row->t.lanes[r].head];
-        const float x = n->row->lse2[r] * n->row->delta[r];
+        const float x = n->row->r[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }

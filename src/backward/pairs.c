@@ -86,12 +86,20 @@ static void pass_score(const desk *w, const tile *t, int64_t j0, int n)
         }
 }
 
+/* The LSE alone tells a probability with the error of its own last place, so that 1 has to be the
+ * most; m is at most ATTN_THRESHOLD below a logit, and only numbers that no call wrote exceed 127. */
+static float most_exponent(const attn_params *p)
+{
+    return p->stats.data ? 127.0f : 0.0f;
+}
+
 /* pair_gradients returns the lanes that see some of the keys. For these lanes p is then in w->s,
  * and dS, as dbias takes it, in w->dp. */
 static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int n)
 {
     tile *t = &row->t;
     const int visible = tile_class(t, j0, n);
+    const attn_row_stats of = { row->m, row->r, most_exponent(&w->pr->p), row->delta };
     attn_lanes lanes = { 0, 0 }, all;
     if (visible == ATTN_TILE_EMPTY)
         return lanes;
@@ -100,7 +108,7 @@ static attn_lanes pair_gradients(const desk *w, grad_tile *row, int64_t j0, int 
     all.end = w->pl->rows;
     pair_logits(w, t, j0, n, visible, t->pl->modified ? all : lanes);
     pair_dp(w, row, j0, n, lanes);
-    w->kernels->gradient(w->s, w->dp, n, row->lse2, row->delta);
+    w->kernels->gradient(w->s, w->dp, n, &of);
     if (w->pr->p.score)
         pass_score(w, t, j0, n);
     return lanes;

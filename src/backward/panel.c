@@ -100,7 +100,8 @@ static void load_statistics(const desk *w, grad_tile *row)
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         const int64_t at = l->used ? state_row(&w->pr->p, &t->s, l->head, l->i) : 0;
-        row->lse2[r] = l->used ? w->back->lse2[at] : 0.0f;
+        row->m[r] = l->used ? w->back->m[at] : 0.0f;
+        row->r[r] = l->used ? w->back->r[at] : 0.0f;
         row->delta[r] = l->used ? w->back->delta[at] : 0.0f;
     }
 }

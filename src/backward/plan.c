@@ -1,7 +1,7 @@
 /* src/backward/plan.c - the plan of the gradients: items and workspace.
  * SPDX-License-Identifier: MIT
  *
- *     | alignment | backward | lse2, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
+ *     | alignment | backward | m, r, delta, terms of sinks: of all rows | slot 0 | slot 1 | ...
  *
  * Row tiles go with key tiles; `panel` row tiles, up to a chunk of 1024 rows, stay packed while the
  * keys pass by.
@@ -27,7 +27,7 @@ typedef struct grad_tile {
     float *q, *dout; /* Both are [rows][pitch]. */
     /* dq is [head_dim][rows] of a chunk of keys, and dq_total has those before. */
     float *dq, *dq_total;
-    float *lse2, *delta;    /* Both are [rows]. */
+    float *m, *r, *delta;   /* They are [rows], those of attn_row_stats. */
     float *sum, *sum_total; /* Both are [rows], for a sum over keys, and divided as dq is. */
     /* Nonzero means that something has entered dq or sum since they last were +0. */
     int entered;
@@ -49,11 +49,14 @@ typedef struct layout {
     int64_t row_tile_bytes;
 } layout;
 
+/* m, r, delta and terms of sinks. */
+enum { ROW_ARRAYS = 4 };
+
 typedef struct backward {
     call c; /* It comes first, as items get a pointer to it. */
     attn_gradient_call grads;
     layout lay;
-    float *lse2, *delta, *sink_terms; /* They are indexed by state_row. */
+    float *m, *r, *delta, *sink_terms; /* They are indexed by state_row. */
 } backward;
 
 /* A row_group is row tiles that enter dK and dV together. */
@@ -142,7 +145,8 @@ OWN_FRAME static int64_t lay_grad_tile(const problem *pr, const layout *lay, con
         PART(grad_tile, dout, times(rows, pl->pitch[VALUES])),
         PART(grad_tile, dq, lay->dq_floats),
         PART(grad_tile, dq_total, lay->dq_floats),
-        PART(grad_tile, lse2, rows),
+        PART(grad_tile, m, rows),
+        PART(grad_tile, r, rows),
         PART(grad_tile, delta, rows),
         PART(grad_tile, sum, rows),
         PART(grad_tile, sum_total, rows),
@@ -271,6 +275,6 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     plan_sizes(pr, g, asked, lay, pl);
     lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
     pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
-    pl->shared_bytes = times(3, aligned(times(all_rows(&pr->p), sizeof(float))));
+    pl->shared_bytes = times(ROW_ARRAYS, aligned(times(all_rows(&pr->p), sizeof(float))));
     pl->workers = (int)max64(1, min64(pr->p.num_workers, most_items(pr, lay)));
 }

@@ -1,9 +1,9 @@
 /* src/dilated/backward.c - dilated attention, backward: the gradients of the branches, added up.
  * SPDX-License-Identifier: MIT
  *
- * The gradients of a branch are those of attn_backward, which computes probabilities from the LSE that
- * it is given: here the LSE of all branches. With a mean, branches have an o and lse of their own,
- * computed again, and the gradient of o divided by their number.
+ * The gradients of a branch are those of attn_backward, which computes probabilities from the
+ * statistics or the LSE that it is given: here those of all branches. With a mean, branches have an o
+ * and statistics of their own, computed again, and the gradient of o divided by their number.
  */
 #pragma once
 
@@ -24,9 +24,10 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
     const int naive = p->impl == ATTN_IMPL_NAIVE || p->impl == ATTN_IMPL_AUTO;
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the lse of each branch. */
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
-                         " must be tiled for gradients of merged branches: naive reads no lse");
+    if (naive && d->merge == ATTN_DILATED_LSE) /* It would take the sums of each branch. */
+        return bad_field(
+            why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+            " must be tiled for gradients of merged branches: naive reads neither stats nor lse");
     if (g->dbias.data || g->dslopes)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "dbias or dslopes is asked for, but there are dq, dk, dv and dsinks alone");
@@ -37,7 +38,7 @@ static attn_status check_wanted(const attn_params *p, const attn_dilated *d,
 }
 
 /* validate_gradients turns *p and *d into *pr and *g into *resolved, or says what is wrong with
- * them. A mean does not need o and lse, just as the textbook does not. */
+ * them. A mean does not need o and stats, just as the textbook does not. */
 static attn_status validate_gradients(const attn_params *p, const attn_dilated *d,
                                       const attn_gradients *g, int need_data, problem *pr,
                                       attn_gradients *resolved, text *why)
@@ -69,7 +70,7 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
 }
 
 /* plan_sum_grads lays out a slot: the sums of dq, dk, dv of a kv head, what a call adds, and with a
- * mean its o, lse and dout. */
+ * mean its o, statistics and dout. */
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
@@ -204,11 +205,12 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
         to[d] = to[d] / count;
 }
 
-/* prepare_mean gives the call the branch's own o and lse, too. */
+/* prepare_mean gives the call the branch's own o and statistics, too. */
 static void prepare_mean(dilated_slot *w)
 {
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
-    ask_results(w, 1);
+    ask_results(w);
+    w->p.stats.data = w->part.m; /* The room of m and l is one array. */
     run_call(w);
     each_row(w, prepare_mean_row);
 }
@@ -235,7 +237,7 @@ static void add_keys_of(dilated_slot *w, int which)
             add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
 }
 
-/* ask_gradients_of asks for the gradients of a call whose o and lse are there. */
+/* ask_gradients_of asks for the gradients of a call whose results are there. */
 OWN_FRAME static void ask_gradients_of(dilated_slot *w)
 {
     const dilated_layout *lay = &w->run->lay;
@@ -251,6 +253,7 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->g.dlse = view_rows(w, &g->dlse);
         w->p.o = view_output(w, &w->asked->o);
         w->p.lse = view_output(w, &w->asked->lse);
+        w->p.stats = view_output(w, &w->asked->stats);
     }
     for (which = GRAD_Q; which < GRADS; which++)
         if (grad_of(g, which)->data)

@@ -78,7 +78,8 @@ static void gathered_call(dilated_slot *w)
     gather_keys(w);
     each_row(w, gather_row);
     w->p.q = packed_copies(&w->asked->q, w->base + w->run->lay.copies[0]);
-    ask_results(w, !mean);
+    ask_results(w);
+    w->p.lse.data = mean ? NULL : w->part.m;
     run_call(w);
     each_row(w, mean ? add_mean : merge_result);
 }

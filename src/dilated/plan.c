@@ -115,6 +115,7 @@ static void strip_call(attn_params *p)
     attn_mask *mask = &p->bool_mask;
     memset(&p->o, 0, sizeof p->o);
     memset(&p->lse, 0, sizeof p->lse);
+    memset(&p->stats, 0, sizeof p->stats);
     bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
     mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
     p->alibi_stride = 0;

@@ -37,11 +37,6 @@ static int64_t place_of(const dilated_slot *w, const attn_output *t, int64_t hea
     return ROW_AT(*t, &w->s, head, w->s.q_row + w->from - w->before + i);
 }
 
-static void *element_of_output(const attn_output *t, int64_t at)
-{
-    return (char *)t->data + at * (int64_t)bytes_of(t->dtype);
-}
-
 /* store_results stores n results as outputs have them: NaN is canonical, and -0 does not occur. */
 static void store_results(const dilated_slot *w, const attn_output *to, int64_t at, float *from,
                           int64_t n)

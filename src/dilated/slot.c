@@ -200,11 +200,10 @@ static void run_call(dilated_slot *w)
 }
 
 /* ask_results says where a call's finished results go: f32, packed. */
-static void ask_results(dilated_slot *w, int with_lse)
+static void ask_results(dilated_slot *w)
 {
     memset(&w->p.o, 0, sizeof w->p.o);
     w->p.o.data = w->part.o;
-    w->p.lse.data = with_lse ? w->part.m : NULL;
 }
 
 /* A call_row is row number `row` of a call. */

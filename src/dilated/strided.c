@@ -19,13 +19,23 @@ static void strided_call(dilated_slot *w)
     const int mean = w->run->d.merge == ATTN_DILATED_MEAN;
     open_call(w);
     if (mean) {
-        ask_results(w, 0);
+        ask_results(w);
     } else {
         w->p.partial = 1;
         w->p.state = w->part;
     }
     run_call(w);
     each_row(w, mean ? add_mean : merge_state);
+}
+
+/* output_from gives an output of the caller's from the first row of the item and head `head` on. */
+static attn_output output_from(const dilated_slot *w, const attn_output *t, int64_t head)
+{
+    attn_output from = *t;
+    from.stride_batch = 0;
+    if (t->data)
+        from.data = (char *)t->data + place_of(w, t, head, 0) * (int64_t)bytes_of(t->dtype);
+    return from;
 }
 
 /* The sums of an item are states, which finish_states turns into results with the sink. */
@@ -36,13 +46,9 @@ static void finish_states(dilated_slot *w)
     memset(p, 0, sizeof *p);
     set_sizes(p, 1, w->run->c.pr.group, rows_of_item(w), 0);
     p->head_dim = p->head_dim_v = w->asked->head_dim_v;
-    p->o = w->asked->o;
-    p->lse = w->asked->lse;
-    p->o.stride_batch = p->lse.stride_batch = 0;
-    if (p->o.data)
-        p->o.data = element_of_output(&p->o, place_of(w, &w->asked->o, head, 0));
-    if (p->lse.data)
-        p->lse.data = element_of_output(&p->lse, place_of(w, &w->asked->lse, head, 0));
+    p->o = output_from(w, &w->asked->o, head);
+    p->lse = output_from(w, &w->asked->lse, head);
+    p->stats = output_from(w, &w->asked->stats, head);
     p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
     p->softmax1 = w->asked->softmax1;
     p->kernels = w->asked->kernels;

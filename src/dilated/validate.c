@@ -92,12 +92,23 @@ static attn_status check_rows_and_heads(const attn_params *p, const attn_dilated
 
 static attn_status check_mean(const attn_params *p, text *why)
 {
+    if (p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but a mean of branches is no softmax and has none");
     if (p->lse.data)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "lse.data is set, but a mean of branches is no softmax and has none");
     if (p->sinks || p->softmax1)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "sinks or softmax1 is set, but a mean of branches is no softmax to hold one");
+    return ATTN_OK;
+}
+
+static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
+{
+    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but the gathered variant merges by the LSE and has none");
     return ATTN_OK;
 }
 
@@ -142,6 +153,8 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
         status = check_rows_and_heads(&pr->p, d, why);
     if (!status && d->merge == ATTN_DILATED_MEAN)
         status = check_mean(p, why);
+    if (!status)
+        status = check_gathered(p, d, why);
     if (!status)
         status = check_index_length(d, pr->max_kv_len, why);
     if (!status)

@@ -55,6 +55,7 @@ static void set_part_rows(ring_call *c, const ring_walk *rows)
     p->q.data = input_at(&c->own.q, at);
     p->o.data = output_at(&c->own.o, at);
     p->lse.data = output_at(&c->own.lse, at);
+    p->stats.data = output_at(&c->own.stats, at);
     c->g.dout.data = input_at(&c->own_g.dout, at);
     c->g.dlse.data = input_at(&c->own_g.dlse, at);
 }

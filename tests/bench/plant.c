@@ -56,9 +56,9 @@ static void wrong_outer(const attn_outer *f)
     f->to[0] = 7;
 }
 
-static void wrong_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
+static void wrong_gradient(float *s, float *dp, int n, const attn_row_stats *of)
 {
-    origin->gradient(s, dp, n, lse2, delta);
+    origin->gradient(s, dp, n, of);
     dp[0] = 7;
 }
 

@@ -109,9 +109,9 @@ static void pv_lane_lost(const attn_product *p)
     p->to[0] = 7;
 }
 
-static void idle_gradient(float *s, float *dp, int n, const float *lse2, const float *delta)
+static void idle_gradient(float *s, float *dp, int n, const attn_row_stats *of)
 {
-    (void)s, (void)dp, (void)n, (void)lse2, (void)delta;
+    (void)s, (void)dp, (void)n, (void)of;
 }
 
 static void outer_lane_lost(const attn_outer *f)
