@@ -4,19 +4,17 @@
  * Scores here are sums of small integers, exact in binary32 in any order, so that only what comes
  * behind the sum of q.k rounds. The reference is the textbook in double over the exact scores.
  */
-#include "laws.h"
+#include "magnitudes.h"
 
 #include <math.h>
 #include <string.h>
-
-enum { MAX_SEQ = 1200, MAX_DIM = 70 };
 
 static const int storages[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
 static const int impls[] = { ATTN_IMPL_TILED, ATTN_IMPL_NAIVE };
 
 /* Lengths on both sides of blocks, tiles and chunks; dims with and without a rest of 4; one row and
  * many, which take other kernels. */
-static test_shape any_shape(int dtype)
+test_shape magnitudes_shape(int dtype)
 {
     static const int64_t dims[] = { 1, 2, 3, 4, 6, 7, 16, 31, 32, 33, 64, 70 };
     static const int64_t keys[] = { 1, 2, 15, 16, 17, 33, 48, 64, 100, 200, 1025, MAX_SEQ };
@@ -30,7 +28,7 @@ static test_shape any_shape(int dtype)
     return s;
 }
 
-static void fill_integers(test_tensor *t, int most)
+void fill_integers(test_tensor *t, int most)
 {
     for (int64_t h = 0; h < t->heads; h++)
         for (int64_t i = 0; i < t->seq; i++)
@@ -40,9 +38,9 @@ static void fill_integers(test_tensor *t, int most)
 }
 
 /* The keys of the case as floats. */
-static float key_rows[MAX_SEQ][MAX_DIM];
+float key_rows[MAX_SEQ][MAX_DIM];
 
-static void load_key_rows(const test_problem *t)
+void load_key_rows(const test_problem *t)
 {
     for (int64_t j = 0; j < t->k.seq; j++)
         for (int64_t d = 0; d < t->k.dim; d++)
@@ -58,20 +56,13 @@ static double exact_score(const float *q, int64_t j, int64_t dim)
     return s;
 }
 
-static void load_query(const test_problem *t, int64_t h, int64_t i, float *q)
+void load_query(const test_problem *t, int64_t h, int64_t i, float *q)
 {
     for (int64_t d = 0; d < t->q.dim; d++)
         q[d] = tensor_get(&t->q, 0, h, i, d);
 }
 
 /* ---- against the textbook -------------------------------------------------------------------- */
-
-/* What a row is made of: natural logits, what each may be off by, and probabilities. The last one
- * is the sink; a logit of -inf is none. */
-typedef struct textbook {
-    int64_t keys;
-    double logit[MAX_SEQ + 1], p[MAX_SEQ + 1], error[MAX_SEQ + 1];
-} textbook;
 
 /* Behind the exact sum a logit rounds when c multiplies it and when the bias is added, each half an
  * ulp at its size. c is off by one factor for all keys, so that only the distance from the maximum
@@ -91,7 +82,7 @@ static void finish_textbook(textbook *b)
     }
 }
 
-static void open_textbook(const test_problem *t, int64_t h, int64_t i, textbook *b)
+void open_textbook(const test_problem *t, int64_t h, int64_t i, textbook *b)
 {
     const float *bias = t->p.bias.data;
     float q[MAX_DIM];
@@ -109,28 +100,35 @@ static void open_textbook(const test_problem *t, int64_t h, int64_t i, textbook 
     finish_textbook(b);
 }
 
+double textbook_value(const test_problem *t, const textbook *b, int64_t d, double *error)
+{
+    const double u = ldexp(1, -24), sums = 40 + (double)(b->keys < 1024 ? b->keys : 1024);
+    double o = 0, most = 0, size = 0;
+    *error = 0;
+    for (int64_t j = 0; j < b->keys; j++)
+        o += b->p[j] * (double)tensor_get(&t->v, 0, 0, j, d);
+    for (int64_t j = 0; j <= b->keys; j++) {
+        const double v = j < b->keys ? (double)tensor_get(&t->v, 0, 0, j, d) : 0;
+        if (b->p[j] == 0)
+            continue;
+        *error += b->p[j] * fabs(v - o) * expm1(b->error[j]);
+        most = fmax(most, b->error[j]);
+        size += b->p[j] * (fabs(v) + fabs(o));
+    }
+    *error = *error * exp(most) + u * sums * size + 1e-30;
+    if (t->o.dtype != ATTN_F32)
+        *error += fabs(o) * (t->o.dtype == ATTN_F16 ? ldexp(1, -11) : ldexp(1, -8)) + 1e-7;
+    return o;
+}
+
 /* |O - textbook| in units of what the rounding of its logits and sums may be. */
 static double row_units(const test_problem *t, const textbook *b, int64_t h, int64_t i)
 {
-    const double u = ldexp(1, -24), sums = 40 + (double)(b->keys < 1024 ? b->keys : 1024);
     double worst = 0;
     for (int64_t d = 0; d < t->v.dim; d++) {
-        double o = 0, most = 0, error = 0, size = 0, stored;
-        for (int64_t j = 0; j < b->keys; j++)
-            o += b->p[j] * (double)tensor_get(&t->v, 0, 0, j, d);
-        for (int64_t j = 0; j <= b->keys; j++) {
-            const double v = j < b->keys ? (double)tensor_get(&t->v, 0, 0, j, d) : 0;
-            if (b->p[j] == 0)
-                continue;
-            error += b->p[j] * fabs(v - o) * expm1(b->error[j]);
-            most = fmax(most, b->error[j]);
-            size += b->p[j] * (fabs(v) + fabs(o));
-        }
-        error = error * exp(most) + u * sums * size + 1e-30;
-        stored = (double)tensor_get(&t->o, 0, h, i, d);
-        if (t->o.dtype != ATTN_F32)
-            error += fabs(o) * (t->o.dtype == ATTN_F16 ? ldexp(1, -11) : ldexp(1, -8)) + 1e-7;
-        worst = fmax(worst, tolerance_units(stored, o, error));
+        double error;
+        const double o = textbook_value(t, b, d, &error);
+        worst = fmax(worst, tolerance_units((double)tensor_get(&t->o, 0, h, i, d), o, error));
     }
     return worst;
 }
@@ -150,7 +148,7 @@ static void compare_with_textbook(test_problem *t)
 }
 
 /* A bias of integers, some -inf, a sink between two logits, or neither. */
-static void add_extras(test_problem *t, int with_bias, int with_sinks)
+void add_extras(test_problem *t, int with_bias, int with_sinks)
 {
     if (with_bias) {
         float *bias = test_alloc((size_t)(t->q.seq * t->k.seq) * sizeof *bias);
@@ -175,8 +173,10 @@ static void check_both(test_problem *t)
     for (int n = 0; n < 2; n++) {
         t->p.impl = impls[n];
         problem_new_output(t);
-        if (problem_run(t))
-            compare_with_textbook(t);
+        if (!run_with_stats(t))
+            continue;
+        compare_with_textbook(t);
+        compare_gradients(t);
     }
 }
 
@@ -196,7 +196,7 @@ static void check_scales(void)
                                     dtype_name(storages[type]), sizes[size],
                                     extras & 1 ? ", bias" : "", extras & 2 ? ", sinks" : ""))
                         continue;
-                    s = any_shape(storages[type]);
+                    s = magnitudes_shape(storages[type]);
                     problem_make(&t, &s);
                     fill_integers(&t.q, sizes[size]);
                     fill_integers(&t.k, sizes[size]);
@@ -237,7 +237,7 @@ static void check_neighbours(void)
         test_shape s;
         if (!begin_case("neighbours near 1e6, %d", n))
             continue;
-        s = any_shape(storages[n % 3]);
+        s = magnitudes_shape(storages[n % 3]);
         s.dim = 30 + n / 3 % 4; /* bf16 holds the numbers: they are below 256 */
         problem_make(&t, &s);
         make_neighbours(&t);
@@ -295,7 +295,7 @@ static void check_ties(void)
         float mean[32];
         if (!begin_case("ties, scale %g, %s", (double)scales[n % 8], dtype_name(storages[n % 3])))
             continue;
-        s = any_shape(storages[n % 3]);
+        s = magnitudes_shape(storages[n % 3]);
         s.seq_kv = keys[n % 7], s.dim = RNG_PICK(dims);
         s.dtype_o = ATTN_F32;
         problem_make(&t, &s);
@@ -331,7 +331,7 @@ static void check_one_hot(void)
         if (!begin_case("one hot, scale %g, %s, %s", (double)scales[n % 5],
                         dtype_name(storages[n % 3]), hidden ? "the others hidden" : "far above"))
             continue;
-        s = any_shape(storages[n % 3]);
+        s = magnitudes_shape(storages[n % 3]);
         s.dtype_o = s.dtype_v;
         problem_make(&t, &s);
         hot = rng_int(0, s.seq_kv - 1);
@@ -354,8 +354,10 @@ static void check_one_hot(void)
         for (int impl = 0; impl < 2; impl++) {
             t.p.impl = impls[impl];
             problem_new_output(&t);
-            if (problem_run(&t))
-                expect_rows(&t, value);
+            if (!run_with_stats(&t))
+                continue;
+            expect_rows(&t, value);
+            expect_one_hot_gradients(&t, hot);
         }
     }
 }
@@ -371,7 +373,7 @@ static void check_channels(void)
         test_shape s;
         if (!begin_case("outlier channels, %s, %d", dtype_name(storages[1 + n % 2]), n))
             continue;
-        s = any_shape(storages[1 + n % 2]);
+        s = magnitudes_shape(storages[1 + n % 2]);
         s.dim = RNG_PICK(((int64_t[]){ 32, 64, 66, 128 }));
         problem_make(&t, &s);
         for (int64_t d = 3; d < s.dim; d += 29) {
@@ -398,4 +400,5 @@ TEST_GROUP(magnitudes, RUN_EACH_SET, "logits to 1e6, scales 1e-30 to 1e30, ties,
     check_ties();
     check_one_hot();
     check_channels();
+    check_sums_of_p();
 }
