@@ -42,6 +42,7 @@ typedef struct bits_case {
     int logits;      /* 1 + stage */
     int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;        /* the loss depends on lse, too */
+    int lse_alone;   /* gradients take the row from lse, without its statistics */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
