@@ -258,6 +258,12 @@ static const golden_gradient golden_gradients[] = {
       UINT64_C(0xac7677e7d6186cb9), UINT64_C(0xd1b412d899fcbb39) },
     { "all-f16", UINT64_C(0x0ce4830774d1d035), UINT64_C(0x8154039c8d147cb5),
       UINT64_C(0x976c41eace65c0db), UINT64_C(0x0e39c575ec5231d9) },
+    { "lse-alone", UINT64_C(0xf4a50587a8d18e27), UINT64_C(0xd1a0a56c0b0bf018),
+      UINT64_C(0xef5946f5e86007db), UINT64_C(0xcbf29ce484222325) },
+    { "lse-alone-sink", UINT64_C(0xa438d6aad542af46), UINT64_C(0xd2c13637978b3884),
+      UINT64_C(0xdde7796776a71b2f), UINT64_C(0x7ca1733e353c44df) },
+    { "lse-alone-bf16", UINT64_C(0xc79b0f5b7d709dc9), UINT64_C(0x0831824b1778fa76),
+      UINT64_C(0xa58140871874aac1), UINT64_C(0xb4b49929b4571697) },
 };
 
 #endif
