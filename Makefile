@@ -317,8 +317,9 @@ check-math: ## exp2, log2, tanh, roots against their exact values
 	$(CC) $(REQUIRED) -O2 tools/prove_math.c -o $(BUILD)/prove_math -lm -lpthread
 	$(BUILD)/prove_math --quick
 
-check-numerics: $(BUILD)/error_table ## the error up to 64K keys equals docs/numerics.md
+check-numerics: $(BUILD)/error_table ## the error up to 64K keys, and logits of 10000, equals docs/numerics.md
 	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4
+	CC='$(CC)' RUN='$(RUN)' sh tools/magnitude_errors.sh
 
 check-subsets: ## attn.c and attn.h alone, in every way that projects include them
 	sh tests/subsets.sh
