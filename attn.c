@@ -9198,13 +9198,11 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     return status;
 }
 
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *call)
 {
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
+    call->bias = bias_axes(p, &call->g.dbias);
+    call->slopes = slope_axes(p, call->g.dslopes);
 }
 
 /* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
@@ -10882,12 +10880,6 @@ static attn_status describe_backend(checked_call *c, text *why)
                : ATTN_OK;
 }
 
-/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
-OWN_FRAME static void add_axes(checked_call *c)
-{
-    c->grads = gradient_call(&c->pr.p, &c->grads.g);
-}
-
 /* describe says how the CPU would run the call; flops are those of a pair. */
 OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
@@ -10927,7 +10919,7 @@ OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gra
     c->info.kernels_name = c->info.backend_name = "none";
     if (status)
         return status;
-    add_axes(c);
+    add_axes(&c->pr.p, &c->grads);
     describe(c, p);
     status = describe_backend(c, why);
     return status ? status : check_backward_room(&c->info, have, why);
@@ -13974,7 +13966,8 @@ static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params 
 }
 
 /* What every rank must have set alike, or messages would not fit or results mean nothing. */
-static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
+OWN_FRAME static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring,
+                                    int ranks)
 {
     const call_axes x = axes_of_call(p);
     uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);
@@ -14387,7 +14380,7 @@ static attn_status write_outputs(ring_call *c)
     return status;
 }
 
-static attn_status ring_attention(ring_call *c)
+OWN_FRAME static attn_status ring_attention(ring_call *c)
 {
     const ring_cut *cuts = &c->pl.cuts;
     attn_status status = load_own(c);
@@ -14570,7 +14563,7 @@ static void join_gifts(ring_call *c, int t)
         add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
 }
 
-static attn_status ring_gradients(ring_call *c)
+OWN_FRAME static attn_status ring_gradients(ring_call *c)
 {
     const ring_cut *cuts = &c->pl.cuts;
     const int exchanges = cuts->ranks > 1;

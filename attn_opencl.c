@@ -2060,13 +2060,11 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     return status;
 }
 
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *call)
 {
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
+    call->bias = bias_axes(p, &call->g.dbias);
+    call->slopes = slope_axes(p, call->g.dslopes);
 }
 
 /* src/opencl/fields.c - what a device does with each field of a call, in one row.
@@ -4730,7 +4728,8 @@ static attn_status call_device(trial *t)
         status = resolve_gradients(&t->pr.p, &t->g, &nobody);
     if (status)
         return status;
-    g = gradient_call(&t->pr.p, &t->g);
+    g.g = t->g;
+    add_axes(&t->pr.p, &g);
     return run_within(&t->limits, &t->how, &t->pr, t->gradients ? &g : NULL, t + 1,
                       TRIAL_WORKSPACE);
 }

@@ -147,12 +147,6 @@ static attn_status describe_backend(checked_call *c, text *why)
                : ATTN_OK;
 }
 
-/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
-OWN_FRAME static void add_axes(checked_call *c)
-{
-    c->grads = gradient_call(&c->pr.p, &c->grads.g);
-}
-
 /* describe says how the CPU would run the call; flops are those of a pair. */
 OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
@@ -192,7 +186,7 @@ OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gra
     c->info.kernels_name = c->info.backend_name = "none";
     if (status)
         return status;
-    add_axes(c);
+    add_axes(&c->pr.p, &c->grads);
     describe(c, p);
     status = describe_backend(c, why);
     return status ? status : check_backward_room(&c->info, have, why);

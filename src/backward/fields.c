@@ -104,11 +104,9 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     return status;
 }
 
-static attn_gradient_call gradient_call(const attn_params *p, const attn_gradients *g)
+/* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
+OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *call)
 {
-    attn_gradient_call made;
-    made.g = *g;
-    made.bias = bias_axes(p, &g->dbias);
-    made.slopes = slope_axes(p, g->dslopes);
-    return made;
+    call->bias = bias_axes(p, &call->g.dbias);
+    call->slopes = slope_axes(p, call->g.dslopes);
 }

@@ -192,7 +192,8 @@ static attn_status call_device(trial *t)
         status = resolve_gradients(&t->pr.p, &t->g, &nobody);
     if (status)
         return status;
-    g = gradient_call(&t->pr.p, &t->g);
+    g.g = t->g;
+    add_axes(&t->pr.p, &g);
     return run_within(&t->limits, &t->how, &t->pr, t->gradients ? &g : NULL, t + 1,
                       TRIAL_WORKSPACE);
 }

@@ -68,7 +68,8 @@ static uint32_t mix_array(uint32_t hash, const call_field *f, const attn_params 
 }
 
 /* What every rank must have set alike, or messages would not fit or results mean nothing. */
-static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring, int ranks)
+OWN_FRAME static uint32_t call_hash(const attn_params *p, int gradients, const attn_ring *ring,
+                                    int ranks)
 {
     const call_axes x = axes_of_call(p);
     uint32_t hash = mix_in(mix_layout(0x811c9dc5u, ring, ranks), gradients);

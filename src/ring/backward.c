@@ -158,7 +158,7 @@ static void join_gifts(ring_call *c, int t)
         add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
 }
 
-static attn_status ring_gradients(ring_call *c)
+OWN_FRAME static attn_status ring_gradients(ring_call *c)
 {
     const ring_cut *cuts = &c->pl.cuts;
     const int exchanges = cuts->ranks > 1;

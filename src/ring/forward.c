@@ -205,7 +205,7 @@ static attn_status write_outputs(ring_call *c)
     return status;
 }
 
-static attn_status ring_attention(ring_call *c)
+OWN_FRAME static attn_status ring_attention(ring_call *c)
 {
     const ring_cut *cuts = &c->pl.cuts;
     attn_status status = load_own(c);
