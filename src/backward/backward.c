@@ -160,8 +160,9 @@ static const char *origin_of(const attn_params *p, int impl)
         return "a softmax of its own";
     if (p->stats.data)
         return "stats";
-    return p->lse.data ? "lse: relative error up to |lse| * 2e-7 + 3e-6; stats serve large logits"
-                       : "nothing yet: attn_backward needs stats, or lse";
+    return p->lse.data
+               ? "lse: relative error up to 2e-7 * abs(lse) + 3e-6; stats serve large logits"
+               : "nothing yet: attn_backward needs stats, or lse";
 }
 
 /* describe says how the CPU would run the call; flops are those of a pair. */
