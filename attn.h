@@ -448,10 +448,11 @@ typedef struct attn_state {
  * that do not lie in one memory: shards on other machines, or keys that come from a file. All other
  * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
  *
- * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only rows
- * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
- * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
- * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
+ * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only
+ * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only
+ * keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
+ * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
+ * counts.
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
@@ -541,17 +542,18 @@ typedef struct attn_params {
     attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
-    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or logits
-     * are asked for. */
+    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or
+     * logits are asked for. */
     attn_output o;
     /* Natural log of the softmax denominator, the sink included: f32 [batch, num_heads_q,
      * seq_len_q], or [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
-    /* What attn_backward takes probabilities from, at logits of any size: m, the maximum of the
-     * base-2 logits that the sums of a row are relative to, and l, the sum of 2^(logit - m), the sink
-     * included in both: f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
-     * cu_seqlens_q. lse is (m + log2(l)) * ln(2). An empty row has (-inf, 0), or the sink * log2(e)
-     * and 1. NULL data turns it off. */
+    /* Statistics (m, l) of each row, from which attn_backward computes probabilities again, however
+     * large logits are: a key of logit x has 2^(x log2(e) - m) / l. The sum of these powers over
+     * the keys and the sink is l, and m is at most 16 below the largest x log2(e), so that none
+     * overflows. The LSE is (m + log2(l)) ln(2). An empty row has (-inf, 0), or with a sink (sink
+     * log2(e), 1). f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
+     * cu_seqlens_q. NULL data turns it off. */
     attn_output stats;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
@@ -677,10 +679,10 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
- * It reads q, k, v and the arrays of *p, and writes those of o, lse, stats, state and logits that are
- * asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867;
- * Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
- * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
+ * It reads q, k, v and the arrays of *p, and writes those of o, lse, stats, state and logits that
+ * are asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv
+ * 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors
+ * of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 
@@ -761,7 +763,7 @@ typedef struct attn_info {
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
     double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
     double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;      /* size of q, k, v, o and lse, each touched once */
+    double bytes;      /* size of q, k, v, o, lse and stats, each touched once */
     char reasons[512]; /* why this path is taken and no other: sentences joined by "; " */
 } attn_info;
 
@@ -791,7 +793,7 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed, except o and lse of attn_state_finish.
+ * are f32 and packed, except o, lse and stats of attn_state_finish.
  */
 
 /* attn_state_merge() merges the states *a and *b of two parts of the keys into *out; *a has the
@@ -803,17 +805,18 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
  * deterministic. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
 
-/* attn_state_finish() writes p->o and p->lse from raw states, and applies the sink and dropout's
- * factor of *p.
+/* attn_state_finish() writes p->o, p->lse and p->stats from raw states, and applies the sink and
+ * dropout's factor of *p.
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
- * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
- * that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED. Returns the
- * errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no output is
- * given. */
+ * types of o, lse and stats are those of *p; any may be off, but not all. It takes the *p of the
+ * calls that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED.
+ * Returns the errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no
+ * output is given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
-/* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.
+/* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE. It
+ * makes no stats: where gradients follow, merge raw states.
  *
  * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
  * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty
@@ -1121,7 +1124,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 
 /* src/api/backward.h - gradients of attn_forward, for training.
  *
- * Set p.lse.data before attn_forward and its workspace query, and keep p, o and lse. Then:
+ * Set p.stats.data before attn_forward and its workspace query, and keep p, o and stats. Then:
  *
  *     attn_gradients g = {0};                                // zero is every field's default
  *     g.dout.data = dout;                                    // like o: gradient of the loss by o
@@ -1132,9 +1135,10 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *         puts(attn_backward_check(&p, &g, wb, back, text, sizeof text));     // char text[200];
  *     free(wb);
  *
- * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv
- *   2205.14135, algorithm 4), so memory grows with the sequence length and never with its square.
- *   With S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
+ * Method. Probabilities are computed again from the stats (m, l) of each row, tile by tile (Dao et
+ *   al. 2022, arXiv 2205.14135, algorithm 4), so memory grows with the sequence length and never
+ *   with its square. With S = final logits, P = 2^(S log2(e) - m) / l, delta = rowsum(dout * o) -
+ *   dlse:
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
@@ -1145,15 +1149,20 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   not built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked
  *   as attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis,
  *   dk and dv still have that axis, and the caller sums over it.
- * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must still be set.
+ * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
+ *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
+ *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
+ *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
+ *   No P exceeds 1, whatever the error. Where both are set, stats are read.
+ * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
+ *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
- * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Accuracy. P from stats has the error that it has in the forward call, however large logits are,
+ *   because S is computed again with the same bits and m is one of these numbers.
  * Cost. The backward call takes five matrix products where the forward call takes two. Each of
  *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
@@ -1188,7 +1197,7 @@ typedef struct attn_gradients {
     /* ---- in */
 
     attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
-    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
+    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by the LSE; NULL data means 0 */
     attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
@@ -1213,9 +1222,9 @@ ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const at
 
 /* attn_backward() computes the gradients that *g asks for.
  *
- * It reads q, k, v, o, lse, dout, dlse and the arrays of *p. Returns the errors of
- * attn_backward_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a
- * backend failed. */
+ * It reads q, k, v, o, stats (or lse, where stats.data is NULL), dout, dlse and the arrays of *p.
+ * Returns the errors of attn_backward_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if
+ * parallel_for or a backend failed. */
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes);
 
@@ -1230,6 +1239,9 @@ typedef struct attn_backward_info {
     int gemms;                /* 5 or 7 */
     const char *kernels_name; /* kernel set, e.g. "portable_fma" */
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
+    /* What P is computed from: "stats", "lse" with the error that this adds, or "a softmax of its
+     * own". */
+    const char *probabilities;
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
     size_t workspace_bytes, workspace_bytes_per_worker; /* all of it, what each worker takes */
@@ -1277,7 +1289,7 @@ struct attn_gradient_call {
  *     while (status == ATTN_OK && r.done < r.total)
  *         status = attn_resume_step(&r, 16);                   // 16 tiles, then something else
  *     if (status == ATTN_OK)
- *         status = attn_resume_end(&r);                        // writes o and lse
+ *         status = attn_resume_end(&r);                        // writes o, lse, stats
  *
  * Memory. The caller's block holds one tile of K and V, the states of the rows and a workspace of
  *   attn_forward. Its size hardly depends on the number of keys: twice as many keys need one more
@@ -1292,10 +1304,10 @@ struct attn_gradient_call {
  *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
  *   the whole call. Of k and v only the storage types count; data and strides are not used.
  *   shared_keys and backend change nothing.
- * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
- *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
- *   the tile again, or the caller gives up. After a failure of parallel_for every later call
- *   returns ATTN_ERR_CALLBACK.
+ * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
+ *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
+ *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
+ *   call returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows. fetch is called
  *   by the thread that calls attn_resume_step. Several resumables may be under way at once, each
  *   used by one thread at a time.
@@ -1359,8 +1371,8 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
  * r->total. Returns ATTN_ERR_ARG or ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
 
-/* attn_resume_end() writes o and lse. Before the last tile it returns ATTN_ERR_ARG, writes nothing,
- * and the call may go on. */
+/* attn_resume_end() writes o, lse and stats. Before the last tile it returns ATTN_ERR_ARG, writes
+ * nothing, and the call may go on. */
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
 /* attn_resume_check() is attn_check for the arguments of attn_resume_begin. */
@@ -1494,17 +1506,17 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
  *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
  *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
- *   sinks and softmax1.
+ *   stats, sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
- *   with ATTN_DILATED_MEAN.
+ *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
+ *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
- *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
- *   is refused with a sentence.
+ *   strides and storage types, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
+ *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
+ *   other field is refused with a sentence.
  * Stack. It stays below 5 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -1556,8 +1568,8 @@ typedef struct attn_dilated {
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
-/* attn_dilated_forward() computes dilated attention and writes o and lse. Returns the errors of
- * attn_dilated_workspace_size, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
+/* attn_dilated_forward() computes dilated attention and writes o, lse and stats. Returns the
+ * errors of attn_dilated_workspace_size, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
                                           void *workspace, size_t workspace_bytes);
 
@@ -1589,11 +1601,12 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  * attn_backward does those of attn_forward.
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
- * ATTN_DILATED_LSE it reads o and lse of the forward call, which must have written both, and p.impl
- * must be tiled. With ATTN_DILATED_MEAN it reads neither, though p.o must be set, and p.impl may
- * have any value. Branches add up in list order in f32, so the result is deterministic for any
- * number of workers. A piece of work is a kv head of a batch entry, read in place whatever
- * d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
+ * ATTN_DILATED_LSE it reads o and stats of the forward call, which must have written both, and
+ * p.impl must be tiled; lse serves in place of stats as for attn_backward, and is all that a
+ * gathered forward call can give. With ATTN_DILATED_MEAN it reads none of them, though p.o must be
+ * set, and p.impl may have any value. Branches add up in list order in f32, so the result is
+ * deterministic for any number of workers. A piece of work is a kv head of a batch entry, read in
+ * place whatever d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
  * ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,
@@ -1622,16 +1635,16 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) are the rank's own. They
- *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
+ *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive; AUTO runs tiled.
- * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
- *   have the bits of one process, in whatever order keys arrive, as states are merged along the
- *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
- *   for one number of ranks, within the usual error bounds. attn_ring_info.canonical says which a
- *   ring is. Gradients are always of the deterministic kind.
+ * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
+ *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
+ *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
+ *   deterministic for one number of ranks, within the usual error bounds. attn_ring_info.canonical
+ *   says which a ring is. Gradients are always of the deterministic kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
@@ -1652,10 +1665,10 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
- *   stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
- *   sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a rank
- *   without a usable transport returns alone.
+ *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
+ *   them. stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a
+ *   layout, sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a
+ *   rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */
@@ -1760,7 +1773,7 @@ ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_r
                                               size_t *bytes);
 
 /* attn_ring_forward() computes the attention of this rank's rows to the keys of all ranks, and
- * writes o and lse.
+ * writes o, lse and stats.
  *
  * All ranks must call it. Returns the errors of attn_ring_workspace_size, ATTN_ERR_WORKSPACE and
  * ATTN_ERR_CALLBACK, of this rank or of another. */
@@ -1781,8 +1794,8 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
 /* attn_ring_backward() computes the gradients by q, k and v of this rank's positions: sums over the
  * rows of all ranks.
  *
- * It reads o, lse, dout and dlse of the rank's rows. dbias, dsinks, dslopes and ring.gather are not
- * built. All ranks must call it. Returns the errors of attn_ring_forward. */
+ * It reads o, stats (or lse), dout and dlse of the rank's rows. dbias, dsinks, dslopes and
+ * ring.gather are not built. All ranks must call it. Returns the errors of attn_ring_forward. */
 ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);
@@ -1822,7 +1835,7 @@ typedef struct attn_problem {
  * are numbered. */
 typedef struct attn_sequence {
     int64_t b;
-    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q, o, lse; rows in use */
+    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q and outputs; rows in use */
     int64_t kv_row, kv_len;   /* place of key 0 in k and v, before ring and pages; keys in use */
     int64_t row_from, row_to; /* rows row_from to row_to-1 of those in use are computed (p.part) */
     int64_t key_from, key_to; /* keys key_from to key_to-1 of those in use enter (p.part) */
@@ -1877,7 +1890,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 9
+#define ATTN_KERNEL_ABI 10
 
 #ifdef __cplusplus
 }

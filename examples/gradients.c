@@ -11,7 +11,7 @@
 enum { HEADS_Q = 4, HEADS_KV = 2, LENGTH = 40, DIM = 16, WIDTH = LENGTH * DIM };
 
 static float q[HEADS_Q * WIDTH], k[HEADS_KV * WIDTH], v[HEADS_KV * WIDTH], o[HEADS_Q * WIDTH];
-static float lse[HEADS_Q * LENGTH], dout[HEADS_Q * WIDTH];
+static float stats[HEADS_Q * LENGTH * 2], dout[HEADS_Q * WIDTH];
 static float dq[HEADS_Q * WIDTH], dk[HEADS_KV * WIDTH], dv[HEADS_KV * WIDTH];
 
 /* Fills x with numbers in [-1, 1] that are equal on every machine. */
@@ -29,12 +29,12 @@ static attn_params call(void)
     p.batch = 1;  p.num_heads_q = HEADS_Q;  p.num_heads_kv = HEADS_KV;
     p.seq_len_q = LENGTH;  p.seq_len_kv = LENGTH;  p.head_dim = DIM;
     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;
-    p.lse.data = lse;
+    p.stats.data = stats;
     p.causal = 1;
     return p;
 }
 
-/* Writes o and lse. The loss is the sum of dout * o, so that dout is its gradient by o. */
+/* Writes o and stats. The loss is the sum of dout * o, so that dout is its gradient by o. */
 static double forward(const attn_params *p)
 {
     double loss = 0;

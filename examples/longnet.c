@@ -26,7 +26,8 @@ typedef struct module {
 } module;
 
 static float x[SIZE], q[SIZE], k[SIZE], v[SIZE], o[SIZE], normed[SIZE], y[SIZE];
-static float lse[HEADS * LENGTH], dy[SIZE], dnormed[SIZE], dout[SIZE], dq[SIZE], dk[SIZE], dv[SIZE];
+static float stats[HEADS * LENGTH * 2];
+static float dy[SIZE], dnormed[SIZE], dout[SIZE], dq[SIZE], dk[SIZE], dv[SIZE];
 static float mean[LENGTH], inverse[LENGTH];
 static module m;
 
@@ -107,7 +108,7 @@ static attn_params core_call(void)
     p.o.stride_head = DIM;
     p.o.stride_seq = WIDTH;
     p.o.data = o;
-    p.lse.data = lse;
+    p.stats.data = stats;
     return p;
 }
 
@@ -200,7 +201,7 @@ static void compare(const attn_params *p, const char *name, float *at, float gra
 
 int main(void)
 {
-    const attn_params p = core_call();
+    attn_params p = core_call();
     attn_dilated plain;
     double loss;
     make_module();
@@ -220,6 +221,7 @@ int main(void)
     plain = m.dilated;
     plain.variant = ATTN_DILATED_GATHERED;
     m.dilated = plain;
+    p.stats.data = NULL; /* it merges finished results, which have none */
     printf("on copies: the loss differs by less than 0.001: %s\n",
            fabs(forward(&p) - loss) < 0.001 ? "yes" : "no");
     return 0;

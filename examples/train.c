@@ -454,7 +454,7 @@ static void begin(model *m, uint64_t seed)
 /* ---- what a pass through the model leaves for the way back */
 
 typedef struct layer {
-    float *x, *normed, *q, *k, *v, *o, *lse;                 /* attention */
+    float *x, *normed, *q, *k, *v, *o, *stats;               /* attention */
     float *middle, *normed_hidden, *gate, *up, *hidden;      /* feed-forward */
 } layer;
 
@@ -498,7 +498,7 @@ static void make_run(run *r, int rows, int positions)
         layer *l = &r->layers[i];
         l->x = floats(w), l->normed = floats(w), l->middle = floats(w);
         l->q = floats(q), l->k = floats(kv), l->v = floats(kv), l->o = floats(q);
-        l->lse = floats(n * (size_t)m->heads_q);
+        l->stats = floats(2 * n * (size_t)m->heads_q);
         l->normed_hidden = floats(w);
         l->gate = floats(hidden), l->up = floats(hidden), l->hidden = floats(hidden);
     }
@@ -727,7 +727,7 @@ static attn_params call_of(const run *r, const layer *l, const pass *in)
     set_input(&p.k, m, l->k, in->tokens, m->heads_kv);
     set_input(&p.v, m, l->v, in->tokens, m->heads_kv);
     set_output(&p.o, m, l->o, in->tokens, m->heads_q);
-    p.lse.data = l->lse;
+    p.stats.data = l->stats;
     return p;
 }
 

@@ -336,6 +336,36 @@ static void check_null_pointers(void)
     check_untouched();
 }
 
+/* attn_backward_explain tells what probabilities are computed from, and what the LSE alone costs. */
+static void check_origin(void)
+{
+    const struct {
+        int without, stats, lse;
+        const char *words;
+    } origins[] = {
+        { ALL, 1, 0, "stats" },
+        { ALL, 1, 1, "stats" },
+        { ALL, 0, 1, "lse: relative error up to 2e-7 * abs(lse) + 3e-6; stats serve large logits" },
+        { ALL, 0, 0, "nothing yet: attn_backward needs stats, or lse" },
+        { NAIVE, 1, 1, "a softmax of its own" },
+        { NAIVE, 0, 0, "a softmax of its own" },
+    };
+    for (size_t n = 0; n < sizeof origins / sizeof *origins; n++) {
+        whole_call c = right_call(origins[n].without);
+        attn_backward_info info;
+        c.p.stats.data = origins[n].stats ? in.lse : NULL;
+        c.p.lse.data = origins[n].lse ? in.lse : NULL;
+        if (!begin_case("gradients: where probabilities come from, %d", (int)n))
+            continue;
+        CHECK(attn_backward_explain(&c.p, &c.g, &info) == ATTN_OK, "refused");
+        CHECK(strcmp(info.probabilities, origins[n].words) == 0, "'%s'", info.probabilities);
+        c.g.gemms = 1;
+        CHECK(attn_backward_explain(&c.p, &c.g, &info) == ATTN_ERR_ARG &&
+                  strcmp(info.probabilities, "none") == 0,
+              "'%s' of a call that is refused", info.probabilities);
+    }
+}
+
 /* One byte less than the least is too little. */
 static void check_workspace(int without)
 {
@@ -437,6 +467,7 @@ void backward_errors(void)
             check_row(&rows[n]);
     check_unsupported();
     check_null_pointers();
+    check_origin();
     check_workspace(ALL);
     check_workspace(NAIVE);
     check_failing_loops();

@@ -214,7 +214,7 @@ def check_figures(document):
             continue
         products = 3 * r["head_dim"] + 2 * r["head_dim_v"] if backward else width
         flops = 2.0 * pairs * products
-        gradients = q_and_o + r["kv_bytes"] + 4 * heads * r["seq_q"] if backward else 0
+        gradients = q_and_o + r["kv_bytes"] + 8 * heads * r["seq_q"] if backward else 0
         near(r, "gflops", flops / r["ms_p50"] * 1e-6)
         near(r, "visible", pairs / (heads * r["seq_q"] * r["seq_kv"]))
         if not reads_all(r):

@@ -2,20 +2,20 @@
  * SPDX-License-Identifier: MIT
  *
  * A row of dq takes everything from the oracle of tests/oracle.c, which also tells whether o and
- * lse of the forward call, from which the library starts, are right in that row. A key of dk and dv
- * needs every row that sees it: these take the stored o and lse, since to compute these anew would
- * take the time of all keys for each sampled one. That is also why tests/oracle_backward.c, which
- * starts from q, k, v and do alone and has all gradients at once, is not used here: at 4096 tokens
- * it would take minutes.
+ * stats of the forward call, from which the library starts, are right in that row: stats by the LSE
+ * that they give. A key of dk and dv needs every row that sees it: these take the stored o and
+ * stats, since to compute these anew would take the time of all keys for each sampled one. That is
+ * also why tests/oracle_backward.c, which starts from q, k, v and do alone and has all gradients at
+ * once, is not used here: at 4096 tokens it would take minutes.
  *
  * Dilated attention merged by LSE is one softmax in which a pair counts once for each branch that
  * shows it. The mean over branches is that of a softmax for each: its rows and keys are sums over
- * these parts, and of each part o and lse come from the double computation, as nothing stores them.
+ * these parts, and of each part o and LSE come from the double computation, as nothing stores them.
  *
  * Tolerance. u = 2^-24; in units of u, with e_j of tests/oracle.h:
  *
- *     p      relative: 2 e_j (once for the logit, once as its like for lse) + what the subtraction
- *            and the sum of the softmax round: 16 + 2 |logit - lse| + 4 |lse| + sqrt(min(n, 1024))
+ *     p      relative: 2 e_j (once for the logit, once as its like for m) + what the subtraction
+ *            and the sum of the softmax round: 16 + 2 |logit - LSE| + sqrt(min(n, 1024))
  *     dp     2 sum |do v|
  *     delta  2 sum |do o| + sum |do| (8 + sqrt(min(n, 1024))) max(|o|, mean |v|), and as much as
  *            rounding o to its storage type, which naive does not know, can add
@@ -138,7 +138,8 @@ static double stored_lse(const check *c, int64_t b, int64_t h, int64_t i)
     const attn_params *const p = c->p;
     const int64_t row = p->cu_seqlens_q ? h * p->seq_len_q + p->cu_seqlens_q[b] + i
                                         : (b * p->num_heads_q + h) * p->seq_len_q + i;
-    return (double)((const float *)p->lse.data)[row];
+    const float *const at = (const float *)p->stats.data + 2 * row; /* m, l */
+    return ((double)at[0] + log2((double)at[1])) * log(2);
 }
 
 /* Mean of |v| over some of the keys: the size of what o is a weighted mean of. */
@@ -200,7 +201,7 @@ static void compare_stored(check *c, const row_terms *r, const oracle_result *wa
                 want->o_tolerance[d] / ORACLE_FACTOR);
 }
 
-/* From the oracle, which o and lse of the forward call are compared with. 0 = no memory. */
+/* From the oracle, which o and stats of the forward call are compared with. 0 = no memory. */
 static int exact_row(check *c, row_terms *r)
 {
     oracle_result want = { 0 };
@@ -286,8 +287,7 @@ static int pair_of(const check *c, const row_terms *r, int64_t j, pair_terms *t)
         return 0;
     const double kept = kept_factor(c, r, j);
     const double weight = times * r->share * exp(logit - r->lse);
-    const double relative =
-        2 * logit_error + 2 * fabs(logit - r->lse) + 4 * fabs(r->lse) + 16 + r->spread;
+    const double relative = 2 * logit_error + 2 * fabs(logit - r->lse) + 16 + r->spread;
     const double dp = kept * product_of(c, r, j, &dp_error);
     const double slope = score_factor(c, r, j);
     t->p = weight * kept;

@@ -81,7 +81,7 @@ struct compare_backward {
     attn_gradients g;
     attn_backward_info info;
     void *o, *workspace;
-    float *lse;
+    float *stats;
 };
 
 static attn_status plan_backward(compare_backward *b, const peer_shape *s, const void *dout,
@@ -105,11 +105,11 @@ compare_backward *compare_backward_open(const peer_shape *shape, const char *opt
     if (!b)
         return NULL;
     b->o = malloc(rows * (size_t)shape->dim * sizeof(float));
-    b->lse = malloc(rows * sizeof(float));
-    if (b->o && b->lse)
+    b->stats = malloc(2 * rows * sizeof(float));
+    if (b->o && b->stats)
         b->forward = compare_attn_open(shape, options, q, k, v, b->o, why, why_bytes);
     if (b->forward) {
-        b->forward->p.lse.data = b->lse;
+        b->forward->p.stats.data = b->stats;
         if (!compare_attn_run(b->forward) && plan_backward(b, shape, dout, dq, dk, dv) == ATTN_OK)
             b->workspace = malloc(b->info.workspace_bytes + 1);
     }
@@ -140,7 +140,7 @@ void compare_backward_close(compare_backward *b)
         return;
     compare_attn_close(b->forward);
     free(b->o);
-    free(b->lse);
+    free(b->stats);
     free(b->workspace);
     free(b);
 }

@@ -19,7 +19,7 @@ const char *compare_attn_kernels(const compare_attn *a);
 double compare_attn_flops(const compare_attn *a); /* of visible pairs alone */
 void compare_attn_close(compare_attn *a);
 
-/* Computes the gradients by dout of that call, which runs once to give o and lse. */
+/* Computes the gradients by dout of that call, which runs once to give o and stats. */
 typedef struct compare_backward compare_backward;
 compare_backward *compare_backward_open(const peer_shape *shape, const char *options, const void *q,
                                         const void *k, const void *v, const void *dout, void *dq,

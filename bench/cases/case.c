@@ -102,7 +102,7 @@ void model_sizes(const bench_case *c, bench_model *out)
     out->kv_bytes = case_stored_keys(c) * out->kv_token_bytes;
     out->tensor_bytes = (c->appends ? 0 : q_rows * row) + out->kv_bytes;
     if (c->backward)
-        out->tensor_bytes = 2 * out->tensor_bytes + 4 * q_rows;
+        out->tensor_bytes = 2 * out->tensor_bytes + 8 * q_rows;
     out->logits_bytes = q_rows * (double)c->seq_kv * 4;
 }
 

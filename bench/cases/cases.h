@@ -156,7 +156,7 @@ typedef struct bench_model {
     double kv_token_bytes; /* k and v of one key, all heads */
     double kv_bytes;       /* k and v as they are stored */
     double tensor_bytes;   /* q, k, v and o; those that only append have no q and o; backward twice,
-                          * for the gradients, and lse */
+                          * for the gradients, and stats */
     double logits_bytes;   /* of the whole batch * heads * seq_q * seq_kv matrix, f32 */
 } bench_model;
 

@@ -27,7 +27,7 @@ void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job,
     attn_gradients *const g = &job->g;
     job->c = c;
     if (!dilated_is_mean(c))
-        p->lse.data = any;
+        p->stats.data = any;
     g->gemms = c->gemms;
     g->dout.dtype = p->o.dtype;
     g->dout.stride_batch = p->o.stride_batch;
@@ -50,7 +50,7 @@ attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_inf
 {
     attn_backward_info said;
     attn_params dense = *p;
-    dense.lse.data = info->reasons; /* any address */
+    dense.stats.data = info->reasons; /* any address */
     attn_status status = attn_backward_explain(&dense, &job->g, &said);
     if (status != ATTN_OK)
         attn_backward_check(&dense, &job->g, NULL, 0, why, why_bytes);
@@ -97,8 +97,8 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     const size_t rows = elements(c->batch, c->heads_q, c->seq_q, 1);
     const size_t keys = elements(c->batch, c->heads_kv, c->seq_kv, 1);
     void *const dout = unwritten(job, rows * (size_t)c->head_dim_v * width);
-    if (p->lse.data)
-        p->lse.data = unwritten(job, rows * sizeof(float));
+    if (p->stats.data)
+        p->stats.data = unwritten(job, 2 * rows * sizeof(float));
     g->dout.data = dout;
     g->dq.data = unwritten(job, rows * (size_t)c->head_dim * width);
     g->dk.data = unwritten(job, keys * (size_t)c->head_dim * width);
@@ -114,7 +114,7 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
     return 1;
 }
 
-/* o and lse, which have the same bits by any kernels of the CPU. */
+/* o and stats, which have the same bits by any kernels of the CPU. */
 static int run_forward(const gradients_job *job, const attn_params *p, char *why, size_t why_bytes)
 {
     attn_params forward = *p;

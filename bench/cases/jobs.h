@@ -84,7 +84,7 @@ int dilated_times(const bench_case *c, int64_t h, int64_t i, int64_t j);
  * Takes time in proportion to seq_q * heads. */
 double dilated_pairs(const bench_case *c);
 
-/* Whether it is a mean of softmaxes, which has no lse. */
+/* Whether it is a mean of softmaxes, which has no stats. */
 int dilated_is_mean(const bench_case *c);
 
 /* Whether every key is seen by some row of its head. */
@@ -120,7 +120,7 @@ void dilated_free(dilated_job *job);
 /* ---- gradients.c: cases that compute gradients: what the call needs, the call.
  *
  * Asked for are dq, dk and dv, dbias where the case has a bias and dsinks where it has sinks. o and
- * lse come from a forward call with the library's own choice of kernels, before anything is timed,
+ * stats come from a forward call with the library's own choice of kernels, before anything is timed,
  * so that a fault planted in the kernels of the backward call is not in them. */
 
 enum { GRADIENTS_MAX_ARRAYS = 7 };
@@ -129,11 +129,11 @@ typedef struct gradients_job {
     const bench_case *c;
     const dilated_job *dilated; /* NULL = the case is dense */
     attn_gradients g;
-    void *owned[GRADIENTS_MAX_ARRAYS]; /* lse and what g points to */
+    void *owned[GRADIENTS_MAX_ARRAYS]; /* stats and what g points to */
     int num_owned;
 } gradients_job;
 
-/* Bytes beside q, k, v, o, lse and the gradients of the first four: of dbias. */
+/* Bytes beside q, k, v, o, stats and the gradients of the first four: of dbias. */
 double gradients_more_bytes(const bench_case *c);
 
 /* Sets what *p and job->g say of the call, with the address `any` wherever one is looked at. */
@@ -144,16 +144,16 @@ void gradients_describe(const bench_case *c, attn_params *p, gradients_job *job,
 attn_status gradients_explain(gradients_job *job, const attn_params *p, attn_info *info, int *gemms,
                               char *why, size_t why_bytes);
 
-/* The arrays: NaN in those that the call writes. p->q to p->o are there; o and lse are written by a
- * forward call. 0 with a sentence; gradients_free in any case. */
+/* The arrays: NaN in those that the call writes. p->q to p->o are there; o and stats are written by
+ * a forward call. 0 with a sentence; gradients_free in any case. */
 int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why, size_t why_bytes);
 
 void gradients_free(gradients_job *job);
 
 /* ---- rings.c: a case divided among ranks: a thread each, with a transport within the process.
  *
- * Each rank has arrays of its own for its positions of q, k, v, o and, backward, lse, dout, dq, dk
- * and dv: filled from the case's arrays before the first call, and copied back after it. */
+ * Each rank has arrays of its own for its positions of q, k, v, o and, backward, stats, dout, dq,
+ * dk and dv: filled from the case's arrays before the first call, and copied back after it. */
 
 typedef struct rings_rank rings_rank;
 

@@ -8,8 +8,8 @@
 
 #include "../../examples/virtual_ranks.h"
 
-/* The arrays that are divided; those from LSE on in a backward call. */
-enum { Q, K, V, O, LSE, DOUT, DQ, DK, DV, ARRAYS };
+/* The arrays that are divided; those from STATS on in a backward call. */
+enum { Q, K, V, O, STATS, DOUT, DQ, DK, DV, ARRAYS };
 
 /* Whether a call reads it, or writes it. */
 static const int is_output[ARRAYS] = { [O] = 1, [DQ] = 1, [DK] = 1, [DV] = 1 };
@@ -180,14 +180,15 @@ static part part_of(const void *whole, int dtype, const ptrdiff_t strides[3], in
 static void find_parts(rings_rank *r, const attn_params *p, const attn_gradients *g)
 {
     const bench_case *const c = r->job->c;
-    const ptrdiff_t rows[3] = { (ptrdiff_t)(c->heads_q * c->seq_q), (ptrdiff_t)c->seq_q, 1 };
+    const ptrdiff_t of_head = 2 * (ptrdiff_t)c->seq_q;
+    const ptrdiff_t sums[3] = { (ptrdiff_t)c->heads_q * of_head, of_head, 2 };
     r->parts[Q] = PART(p->q, c->heads_q, c->head_dim);
     r->parts[K] = PART(p->k, c->heads_kv, c->head_dim);
     r->parts[V] = PART(p->v, c->heads_kv, c->head_dim_v);
     r->parts[O] = PART(p->o, c->heads_q, c->head_dim_v);
     if (!g)
         return;
-    r->parts[LSE] = part_of(p->lse.data, ATTN_F32, rows, c->heads_q, 1);
+    r->parts[STATS] = part_of(p->stats.data, ATTN_F32, sums, c->heads_q, 2);
     r->parts[DOUT] = PART(g->dout, c->heads_q, c->head_dim_v);
     r->parts[DQ] = PART(g->dq, c->heads_q, c->head_dim);
     r->parts[DK] = PART(g->dk, c->heads_kv, c->head_dim);
@@ -243,7 +244,7 @@ static void point_to_own(rings_rank *r)
     OWN(r->p.o, r->parts[O]);
     if (!r->backward)
         return;
-    r->p.lse.data = (float *)(void *)r->parts[LSE].own;
+    r->p.stats.data = r->parts[STATS].own;
     OWN(r->g.dout, r->parts[DOUT]);
     OWN(r->g.dq, r->parts[DQ]);
     OWN(r->g.dk, r->parts[DK]);

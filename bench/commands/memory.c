@@ -164,7 +164,7 @@ static double workspace_of(const bench_context *x, int64_t length, int gemms)
     p.num_workers = 1;
     p.kernels = x->kernels ? attn_kernels_find(x->kernels) : NULL;
     p.q.data = p.k.data = p.v.data = g.dout.data = &any;
-    p.o.data = p.lse.data = g.dq.data = g.dk.data = g.dv.data = &any;
+    p.o.data = p.stats.data = g.dq.data = g.dk.data = g.dv.data = &any;
     g.gemms = gemms;
     return attn_backward_workspace_size(&p, &g, &bytes) == ATTN_OK ? (double)bytes : 0;
 }

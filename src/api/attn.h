@@ -374,10 +374,11 @@ typedef struct attn_state {
  * that do not lie in one memory: shards on other machines, or keys that come from a file. All other
  * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
  *
- * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only rows
- * row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only keys
- * key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these arrays
- * is row row_begin or key key_begin; packed strides and the numbering of states follow the counts.
+ * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only
+ * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only
+ * keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
+ * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
+ * counts.
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
@@ -467,17 +468,18 @@ typedef struct attn_params {
     attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
-    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or logits
-     * are asked for. */
+    /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or
+     * logits are asked for. */
     attn_output o;
     /* Natural log of the softmax denominator, the sink included: f32 [batch, num_heads_q,
      * seq_len_q], or [num_heads_q, token] with cu_seqlens_q. NULL data turns it off. */
     attn_output lse;
-    /* What attn_backward takes probabilities from, at logits of any size: m, the maximum of the
-     * base-2 logits that the sums of a row are relative to, and l, the sum of 2^(logit - m), the sink
-     * included in both: f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
-     * cu_seqlens_q. lse is (m + log2(l)) * ln(2). An empty row has (-inf, 0), or the sink * log2(e)
-     * and 1. NULL data turns it off. */
+    /* Statistics (m, l) of each row, from which attn_backward computes probabilities again, however
+     * large logits are: a key of logit x has 2^(x log2(e) - m) / l. The sum of these powers over
+     * the keys and the sink is l, and m is at most 16 below the largest x log2(e), so that none
+     * overflows. The LSE is (m + log2(l)) ln(2). An empty row has (-inf, 0), or with a sink (sink
+     * log2(e), 1). f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
+     * cu_seqlens_q. NULL data turns it off. */
     attn_output stats;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
@@ -603,10 +605,10 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
 
 /* attn_forward() computes attention as *p describes it.
  *
- * It reads q, k, v and the arrays of *p, and writes those of o, lse, stats, state and logits that are
- * asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867;
- * Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors of
- * attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
+ * It reads q, k, v and the arrays of *p, and writes those of o, lse, stats, state and logits that
+ * are asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv
+ * 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md. Returns the errors
+ * of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes);
 

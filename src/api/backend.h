@@ -28,7 +28,7 @@ typedef struct attn_problem {
  * are numbered. */
 typedef struct attn_sequence {
     int64_t b;
-    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q, o, lse; rows in use */
+    int64_t q_row, q_len;     /* place of row 0 along the seq axis of q and outputs; rows in use */
     int64_t kv_row, kv_len;   /* place of key 0 in k and v, before ring and pages; keys in use */
     int64_t row_from, row_to; /* rows row_from to row_to-1 of those in use are computed (p.part) */
     int64_t key_from, key_to; /* keys key_from to key_to-1 of those in use enter (p.part) */
@@ -83,4 +83,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 9
+#define ATTN_KERNEL_ABI 10

@@ -1,7 +1,7 @@
 /* src/api/backward.h - gradients of attn_forward, for training.
  * SPDX-License-Identifier: MIT
  *
- * Set p.lse.data before attn_forward and its workspace query, and keep p, o and lse. Then:
+ * Set p.stats.data before attn_forward and its workspace query, and keep p, o and stats. Then:
  *
  *     attn_gradients g = {0};                                // zero is every field's default
  *     g.dout.data = dout;                                    // like o: gradient of the loss by o
@@ -12,9 +12,10 @@
  *         puts(attn_backward_check(&p, &g, wb, back, text, sizeof text));     // char text[200];
  *     free(wb);
  *
- * Method. Probabilities are computed again from the LSE, tile by tile (Dao et al. 2022, arXiv
- *   2205.14135, algorithm 4), so memory grows with the sequence length and never with its square.
- *   With S = final logits, P = exp(S - LSE), delta = rowsum(dout * o) - dlse:
+ * Method. Probabilities are computed again from the stats (m, l) of each row, tile by tile (Dao et
+ *   al. 2022, arXiv 2205.14135, algorithm 4), so memory grows with the sequence length and never
+ *   with its square. With S = final logits, P = 2^(S log2(e) - m) / l, delta = rowsum(dout * o) -
+ *   dlse:
  *
  *     dV = P^T dout   dP = dout V^T   dS = P * (dP - delta)   dQ = scale dS K   dK = scale dS^T Q
  *
@@ -25,15 +26,20 @@
  *   not built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked
  *   as attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis,
  *   dk and dv still have that axis, and the caller sums over it.
- * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head and reads neither o nor lse, but one
- *   output of the forward call must still be set.
+ * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
+ *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
+ *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
+ *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
+ *   No P exceeds 1, whatever the error. Where both are set, stats are read.
+ * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
+ *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
  *   attn_backward_explain says why.
  * What is written. Every element of dq, dk and dv of rows and keys in use (q_len, kv_len, kv_begin)
  *   is written, and so are all of dbias, dsinks and dslopes. Rows and keys that see nothing get +0.
  *   No result is -0.
- * Accuracy. Probabilities inherit the rounding of the LSE, which is f32. A relative error of about
- *   |LSE| 2^-24 therefore enters every gradient: 3e-5 at logits of 500.
+ * Accuracy. P from stats has the error that it has in the forward call, however large logits are,
+ *   because S is computed again with the same bits and m is one of these numbers.
  * Cost. The backward call takes five matrix products where the forward call takes two. Each of
  *   dbias and dslopes takes two more, S and dP again, if it is a sum.
  * Masked data. A key that a mask hides from a row does not show in that row's dq, and the row does
@@ -69,7 +75,7 @@ typedef struct attn_gradients {
     /* ---- in */
 
     attn_tensor dout; /* [batch, num_heads_q, seq_len_q, head_dim_v], gradient of the loss by o */
-    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by lse; NULL data means 0 */
+    attn_tensor dlse; /* f32, shaped and packed as p.lse, gradient by the LSE; NULL data means 0 */
     attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
@@ -94,9 +100,9 @@ ATTN_API attn_status attn_backward_workspace_size(const attn_params *p, const at
 
 /* attn_backward() computes the gradients that *g asks for.
  *
- * It reads q, k, v, o, lse, dout, dlse and the arrays of *p. Returns the errors of
- * attn_backward_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a
- * backend failed. */
+ * It reads q, k, v, o, stats (or lse, where stats.data is NULL), dout, dlse and the arrays of *p.
+ * Returns the errors of attn_backward_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if
+ * parallel_for or a backend failed. */
 ATTN_API attn_status attn_backward(const attn_params *p, const attn_gradients *g, void *workspace,
                                    size_t workspace_bytes);
 
@@ -111,6 +117,9 @@ typedef struct attn_backward_info {
     int gemms;                /* 5 or 7 */
     const char *kernels_name; /* kernel set, e.g. "portable_fma" */
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
+    /* What P is computed from: "stats", "lse" with the error that this adds, or "a softmax of its
+     * own". */
+    const char *probabilities;
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
     size_t workspace_bytes, workspace_bytes_per_worker; /* all of it, what each worker takes */

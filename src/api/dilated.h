@@ -27,17 +27,17 @@
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
  *   order, and the sink last. ATTN_DILATED_MEAN gives each branch its own softmax and takes the
  *   mean over the branches of the head; a branch that leaves the row out gives 0. It excludes lse,
- *   sinks and softmax1.
+ *   stats, sinks and softmax1.
  * Empty rows. A row that no branch takes gives O = +0 and LSE = -inf, or the sink where there is
  *   one.
  * Variants. Strided reads q, k and v where they lie and needs memory for a block of rows. Gathered
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
- *   and needs memory in proportion to the length. The two agree within a few ulp, and bit for bit
- *   with ATTN_DILATED_MEAN.
+ *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
+ *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and storage types, o, lse, q_len, kv_len, cu_seqlens, scale, causal, window, softcap,
- *   bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every other field
- *   is refused with a sentence.
+ *   strides and storage types, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
+ *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
+ *   other field is refused with a sentence.
  * Stack. It stays below 5 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -92,8 +92,8 @@ typedef struct attn_dilated {
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
                                                  size_t *bytes);
 
-/* attn_dilated_forward() computes dilated attention and writes o and lse. Returns the errors of
- * attn_dilated_workspace_size, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
+/* attn_dilated_forward() computes dilated attention and writes o, lse and stats. Returns the
+ * errors of attn_dilated_workspace_size, ATTN_ERR_WORKSPACE and ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_forward(const attn_params *p, const attn_dilated *d,
                                           void *workspace, size_t workspace_bytes);
 
@@ -125,11 +125,12 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
  * attn_backward does those of attn_forward.
  *
  * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
- * ATTN_DILATED_LSE it reads o and lse of the forward call, which must have written both, and p.impl
- * must be tiled. With ATTN_DILATED_MEAN it reads neither, though p.o must be set, and p.impl may
- * have any value. Branches add up in list order in f32, so the result is deterministic for any
- * number of workers. A piece of work is a kv head of a batch entry, read in place whatever
- * d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
+ * ATTN_DILATED_LSE it reads o and stats of the forward call, which must have written both, and
+ * p.impl must be tiled; lse serves in place of stats as for attn_backward, and is all that a
+ * gathered forward call can give. With ATTN_DILATED_MEAN it reads none of them, though p.o must be
+ * set, and p.impl may have any value. Branches add up in list order in f32, so the result is
+ * deterministic for any number of workers. A piece of work is a kv head of a batch entry, read in
+ * place whatever d->variant says. Returns the errors of its workspace query, ATTN_ERR_WORKSPACE and
  * ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_dilated_backward(const attn_params *p, const attn_dilated *d,
                                            const attn_gradients *g, void *workspace,

@@ -3,7 +3,7 @@
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed, except o and lse of attn_state_finish.
+ * are f32 and packed, except o, lse and stats of attn_state_finish.
  */
 #pragma once
 
@@ -16,17 +16,18 @@
  * deterministic. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
 
-/* attn_state_finish() writes p->o and p->lse from raw states, and applies the sink and dropout's
- * factor of *p.
+/* attn_state_finish() writes p->o, p->lse and p->stats from raw states, and applies the sink and
+ * dropout's factor of *p.
  *
  * The rows of *state are numbered as attn_forward with p->partial numbers them. Shapes, strides and
- * types of o and lse are those of *p; either may be off, but not both. It takes the *p of the calls
- * that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED. Returns the
- * errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no output is
- * given. */
+ * types of o, lse and stats are those of *p; any may be off, but not all. It takes the *p of the
+ * calls that gave the states, but refuses further outputs (logits) with ATTN_ERR_UNSUPPORTED.
+ * Returns the errors of attn_problem_of, and ATTN_ERR_ARG if an array of *state is NULL or no
+ * output is given. */
 ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *state);
 
-/* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE.
+/* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE. It
+ * makes no stats: where gradients follow, merge raw states.
  *
  * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
  * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty

@@ -12,7 +12,7 @@
  *     while (status == ATTN_OK && r.done < r.total)
  *         status = attn_resume_step(&r, 16);                   // 16 tiles, then something else
  *     if (status == ATTN_OK)
- *         status = attn_resume_end(&r);                        // writes o and lse
+ *         status = attn_resume_end(&r);                        // writes o, lse, stats
  *
  * Memory. The caller's block holds one tile of K and V, the states of the rows and a workspace of
  *   attn_forward. Its size hardly depends on the number of keys: twice as many keys need one more
@@ -27,10 +27,10 @@
  *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
  *   the whole call. Of k and v only the storage types count; data and strides are not used.
  *   shared_keys and backend change nothing.
- * Errors. Nothing is written to o and lse before attn_resume_end. A fetch that fails ends its step
- *   with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step asks for
- *   the tile again, or the caller gives up. After a failure of parallel_for every later call
- *   returns ATTN_ERR_CALLBACK.
+ * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
+ *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
+ *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
+ *   call returns ATTN_ERR_CALLBACK.
  * Threads. p.parallel_for and p.num_workers work within a tile, by heads and rows. fetch is called
  *   by the thread that calls attn_resume_step. Several resumables may be under way at once, each
  *   used by one thread at a time.
@@ -95,8 +95,8 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
  * r->total. Returns ATTN_ERR_ARG or ATTN_ERR_CALLBACK. */
 ATTN_API attn_status attn_resume_step(attn_resumable *r, int64_t tiles);
 
-/* attn_resume_end() writes o and lse. Before the last tile it returns ATTN_ERR_ARG, writes nothing,
- * and the call may go on. */
+/* attn_resume_end() writes o, lse and stats. Before the last tile it returns ATTN_ERR_ARG, writes
+ * nothing, and the call may go on. */
 ATTN_API attn_status attn_resume_end(attn_resumable *r);
 
 /* attn_resume_check() is attn_check for the arguments of attn_resume_begin. */

@@ -16,16 +16,16 @@
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse (and dout, dlse, dq, dk, dv) are the rank's own. They
- *   hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
+ *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive; AUTO runs tiled.
- * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O and LSE
- *   have the bits of one process, in whatever order keys arrive, as states are merged along the
- *   tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is deterministic
- *   for one number of ranks, within the usual error bounds. attn_ring_info.canonical says which a
- *   ring is. Gradients are always of the deterministic kind.
+ * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
+ *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
+ *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
+ *   deterministic for one number of ranks, within the usual error bounds. attn_ring_info.canonical
+ *   says which a ring is. Gradients are always of the deterministic kind.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
@@ -46,10 +46,10 @@
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and o, lse, dq, dk, dv are untouched on all of them.
- *   stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
- *   sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a rank
- *   without a usable transport returns alone.
+ *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
+ *   them. stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a
+ *   layout, sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a
+ *   rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */
@@ -157,7 +157,7 @@ ATTN_API attn_status attn_ring_workspace_size(const attn_params *p, const attn_r
                                               size_t *bytes);
 
 /* attn_ring_forward() computes the attention of this rank's rows to the keys of all ranks, and
- * writes o and lse.
+ * writes o, lse and stats.
  *
  * All ranks must call it. Returns the errors of attn_ring_workspace_size, ATTN_ERR_WORKSPACE and
  * ATTN_ERR_CALLBACK, of this rank or of another. */
@@ -178,8 +178,8 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
 /* attn_ring_backward() computes the gradients by q, k and v of this rank's positions: sums over the
  * rows of all ranks.
  *
- * It reads o, lse, dout and dlse of the rank's rows. dbias, dsinks, dslopes and ring.gather are not
- * built. All ranks must call it. Returns the errors of attn_ring_forward. */
+ * It reads o, stats (or lse), dout and dlse of the rank's rows. dbias, dsinks, dslopes and
+ * ring.gather are not built. All ranks must call it. Returns the errors of attn_ring_forward. */
 ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);

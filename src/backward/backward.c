@@ -147,6 +147,18 @@ static attn_status describe_backend(checked_call *c, text *why)
                : ATTN_OK;
 }
 
+/* origin_of tells what probabilities are computed from. A query may come before either is set. */
+static const char *origin_of(const attn_params *p, int impl)
+{
+    if (impl == ATTN_IMPL_NAIVE)
+        return "a softmax of its own";
+    if (p->stats.data)
+        return "stats";
+    return p->lse.data
+               ? "lse: relative error up to 2e-7 * abs(lse) + 3e-6; stats serve large logits"
+               : "nothing yet: attn_backward needs stats, or lse";
+}
+
 /* describe says how the CPU would run the call; flops are those of a pair. */
 OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
 {
@@ -155,6 +167,7 @@ OWN_FRAME static void describe(checked_call *c, const attn_params *asked)
     plan pl;
     plan_backward(&c->pr, &c->grads.g, asked, &lay, &pl);
     info->impl = pl.impl;
+    info->probabilities = origin_of(asked, pl.impl);
     info->gemms = lay.gemms;
     info->kernels_name = pl.kernels->name;
     info->tile_rows = pl.rows;
@@ -183,7 +196,7 @@ OWN_FRAME static attn_status check_backward(const attn_params *p, const attn_gra
 {
     attn_status status = validate_backward(p, g, need_data, &c->pr, &c->grads.g, why);
     memset(&c->info, 0, sizeof c->info);
-    c->info.kernels_name = c->info.backend_name = "none";
+    c->info.kernels_name = c->info.backend_name = c->info.probabilities = "none";
     if (status)
         return status;
     add_axes(&c->pr.p, &c->grads);

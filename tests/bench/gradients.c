@@ -87,7 +87,8 @@ static void check_model(void)
     model_of(&c, &m);
     expect(m.flops == 2 * 120 * (3 * 16 + 2 * 8), "FLOPs of five products", m.flops);
     expect(m.kv_bytes == 4 * 20 * 24, "bytes of k and v alone", m.kv_bytes);
-    expect(m.tensor_bytes == 2 * 4224 + 4 * 24, "tensors, their gradients and lse", m.tensor_bytes);
+    expect(m.tensor_bytes == 2 * 4224 + 8 * 24, "tensors, their gradients and stats",
+           m.tensor_bytes);
     expect(model_theory_bytes(&c, 1, 3, 7) == 360, "naive: probabilities and their gradients", 0);
     expect(model_theory_bytes(&c, 1, 9, 7) == 480, "of each of four kv heads at most", 0);
 }
