@@ -9199,10 +9199,10 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
 }
 
 /* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
-OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *call)
+OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *made)
 {
-    call->bias = bias_axes(p, &call->g.dbias);
-    call->slopes = slope_axes(p, call->g.dslopes);
+    made->bias = bias_axes(p, &made->g.dbias);
+    made->slopes = slope_axes(p, made->g.dslopes);
 }
 
 /* src/backward/gradients.c - gradients: their strides, and every sentence about bad input. */
