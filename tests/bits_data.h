@@ -42,6 +42,7 @@ typedef struct bits_case {
     int logits;      /* 1 + stage */
     int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;        /* the loss depends on lse, too */
+    int lse_alone;   /* gradients take the row from lse, without its statistics */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
@@ -344,6 +345,13 @@ static const bits_case bits_gradient_cases[] = {
       .dropout = 0x3e4ccccd,
       .shift = 2,
       .dlse = 1 },
+    /* from lse alone; in the first, logits lie above the rounded lse */
+    { "lse-alone", 6, 2, 45, 60, 40, .causal = 1, .alignment = BITS_TOP_LEFT, .shift = 4,
+      .lse_alone = 1 },
+    { "lse-alone-sink", 4, 2, 33, 20, 16, .causal = 1, .sink = 1, .shift = 2, .dlse = 1,
+      .lse_alone = 1 },
+    { "lse-alone-bf16", 2, 1, 33, 100, 40, .dtype = BITS_BF16, .softcap = 7,
+      .bias = BITS_BIAS_HOLES, .bias_dtype = BITS_BF16, .causal = 1, .shift = 4, .lse_alone = 1 },
 };
 
 #define BITS_CASES ((int)(sizeof bits_cases / sizeof bits_cases[0]))

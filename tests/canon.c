@@ -476,6 +476,7 @@ static void finish_row(row *r)
         r->lse = c->sink ? bits_sink(c, (uint32_t)r->h) : MINUS_INF;
     else
         r->lse = add_zero(mul(add(r->root.m, log2_32(r->root.l)), ln2));
+    r->root.m = add_zero(r->root.m);
 }
 
 void forward_row(row *r, const bits_case *c, int b, int h, int i)
@@ -505,7 +506,7 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
     node(r, level, 0, &r->root);
     if (c->partial)
         return;
-    if (c->sink && !r->empty) {
+    if (c->sink) { /* in an empty row the statistics alone show it */
         clear(&sink);
         sink.m = mul(bits_sink(c, (uint32_t)h), LOG2E);
         sink.l = ONE;
@@ -574,6 +575,8 @@ static void put_row(const row *r, hashes *out)
     for (d = 0; d < bits_dv(r->c); d++)
         feed_stored(&out->o, r->o[d], r->c->dtype);
     feed(&out->rest, r->lse, 4);
+    feed(&out->rest, r->root.m, 4);
+    feed(&out->rest, r->root.l, 4);
     if (r->c->logits)
         put_logits(r, out);
 }
@@ -600,7 +603,8 @@ typedef struct report {
 
 static const char head[] =
     "/* golden.h - hashes of the cases of bits_data.h, numerics version 2: FNV-1a over o, and\n"
-    " * over LSE, states and logits; of gradients over dq, dk, dv, and dbias, dsinks, dslopes.\n"
+    " * over LSE, statistics, states and logits; of gradients over dq, dk, dv, and dbias, dsinks,\n"
+    " * dslopes.\n"
     " * Written by `canon --golden`; a change is a major version.\n"
     " * SPDX-License-Identifier: MIT\n */\n#ifndef GOLDEN_H\n#define GOLDEN_H\n\n"
     "#include <stdint.h>\n\ntypedef struct golden_hash {\n    const char *name;\n"

@@ -50,7 +50,7 @@ typedef struct row {
     char alive[MAX_KEYS];                /* visible and above -inf */
     char keep[MAX_KEYS];                 /* not dropped */
     f32 raw[MAX_KEYS], capped[MAX_KEYS]; /* raw: before softcap */
-    state root;                          /* with the sink */
+    state root;                          /* with the sink, so that m and l are the statistics */
     int empty;                           /* no key is alive */
     uint32_t o[MAX_DIM];                 /* of the storage type */
     f32 lse;

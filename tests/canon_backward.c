@@ -17,7 +17,8 @@ typedef struct sums {
 typedef struct gradients {
     const bits_case *c;
     row r;
-    f32 delta; /* of the row */
+    f32 delta;            /* of the row */
+    f32 m, inverse, most; /* of the row: p = 2^(s - m) * inverse with s - m at most `most` */
     f32 dq[MAX_DIM], part[MAX_DIM];
     sums dk, dv;            /* of one kv head */
     sums bias, sink, slope; /* of all */
@@ -105,12 +106,26 @@ static f32 row_delta(const row *r, const f32 *dout)
     return c->dlse ? sub(delta, bits_dlse(c, row_number(r))) : delta;
 }
 
-/* 2^(s - lse), both in base 2. */
-static f32 probability(f32 s, f32 lse2)
+/* What turns logits of the row into probabilities. */
+static void load_statistics(gradients *g)
 {
-    const f32 most = 0x42fe0000; /* 127 */
-    f32 x = sub(s, lse2);
-    return exp2_32(less(most, x) ? most : x);
+    const row *r = &g->r;
+    g->m = r->root.m;
+    g->inverse = r->root.l == 0 ? 0 : divide(ONE, r->root.l);
+    g->most = 0x42fe0000; /* 127 */
+    if (g->c->lse_alone) {
+        g->m = r->lse == MINUS_INF ? MINUS_INF : mul(r->lse, LOG2E);
+        g->inverse = ONE;
+        g->most = 0;
+    }
+    if (g->m == MINUS_INF)
+        g->m = 0;
+}
+
+static f32 probability(const gradients *g, f32 s)
+{
+    f32 x = sub(s, g->m);
+    return mul(exp2_32(less(g->most, x) ? g->most : x), g->inverse);
 }
 
 static f32 beyond_softcap(const bits_case *c, f32 ds, f32 raw)
@@ -128,7 +143,7 @@ static pair one_pair(const gradients *g, int j, const f32 *dout, const f32 *v)
     const row *r = &g->r;
     pair x;
     f32 dp = dot(dout, v, bits_dv(g->c));
-    x.p = probability(r->s[j], mul(r->lse, LOG2E));
+    x.p = probability(g, r->s[j]);
     if (g->c->dropout)
         dp = r->keep[j] ? mul(dp, keep_factor(g->c)) : 0;
     x.ds = mul(x.p, sub(dp, g->delta));
@@ -180,7 +195,7 @@ static void end_keys(gradients *g, key_sum *bias, key_sum *slope)
 static void enter_sink(gradients *g)
 {
     const row *r = &g->r;
-    f32 p = probability(mul(bits_sink(g->c, (uint32_t)r->h), LOG2E), mul(r->lse, LOG2E));
+    f32 p = probability(g, mul(bits_sink(g->c, (uint32_t)r->h), LOG2E));
     enter(&g->sink, (uint32_t)r->h, 1, mul(negate(p), g->delta));
 }
 
@@ -224,6 +239,7 @@ static void one_row(gradients *g, int b, int h, int i)
     f32 q[MAX_DIM], dout[MAX_DIM];
     int j;
     forward_row(r, c, b, h, i);
+    load_statistics(g);
     memset(g->dq, 0, sizeof g->dq);
     memset(g->part, 0, sizeof g->part);
     if (!r->empty || c->sink) {
