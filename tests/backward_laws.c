@@ -350,6 +350,25 @@ static void law_neutral(int round)
     same(&a, &b, "neutral terms");
 }
 
+/* Both stats and lse are there: nobody reads the lse. */
+static void law_stats(int round)
+{
+    gradients_case a, b;
+    if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
+        return;
+    a.t.p.stats = tensor_output(&a.t.stats);
+    memset(&a.t.p.lse, 0, sizeof a.t.p.lse);
+    if (!gradients_forward(&a))
+        return;
+    random_way(&a);
+    a.t.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    gradients_twin(&a, &b);
+    gradients_own_inputs(&b);
+    tensor_fill(&b.t.lse, NAN);
+    b.t.p.lse = tensor_output(&b.t.lse);
+    same(&a, &b, "an lse beside stats");
+}
+
 /* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
 static void law_key_base(int round)
 {
@@ -694,6 +713,7 @@ static const struct {
     { "storage types and layouts of inputs", law_inputs, 40 },
     { "a mask said in another way", law_masks, 75 },
     { "neutral terms", law_neutral, 60 },
+    { "an lse beside stats", law_stats, 40 },
     { "key_base of whole chunks", law_key_base, 20 },
     { "batch entries one by one", law_batch, 60 },
     { "GQA and repeated heads", law_gqa, 30 },

@@ -108,7 +108,8 @@ static void check_hash(fixture *f, const char *how, int number)
             for (int i = 0; i < bits_q_len(f->c, b); i++)
                 feed_row(f, (b * f->c->hq + h) * f->c->sq + i, &hash);
     CHECK(hash.o == want->o && hash.rest == want->rest, "%s %d: %s%s not of golden.h", how, number,
-          hash.o == want->o ? "" : " o", hash.rest == want->rest ? "" : " lse, stats, m, l or logits");
+          hash.o == want->o ? "" : " o",
+          hash.rest == want->rest ? "" : " lse, stats, m, l or logits");
     memset(f->o, 0xff, rows * (size_t)f->dv * f->size);
     memset(f->acc, 0xff, rows * (size_t)f->dv * 4);
     memset(f->lse, 0xff, rows * 4);

@@ -340,10 +340,10 @@ static void make_tokens(const backward_fixture *g, const token_rows *q, const to
     const fixture *f = &g->f;
     const size_t dim = (size_t)f->c->d * f->size, dim_v = (size_t)f->dv * f->size;
     const token_array all[TOKEN_ARRAYS] = {
-        { q, f->q, NULL, dim, 0 },     { kv, f->k, NULL, dim, 0 }, { kv, f->v, NULL, dim_v, 0 },
-        { q, f->o, NULL, dim_v, 0 },   { q, f->lse, NULL, 4, 1 },  { q, f->stats, NULL, 8, 1 }, { q, g->dout, NULL, dim_v, 0 },
-        { q, g->dlse, NULL, 4, 1 },    { q, g->dq, NULL, dim, 0 }, { kv, g->dk, NULL, dim, 0 },
-        { kv, g->dv, NULL, dim_v, 0 },
+        { q, f->q, NULL, dim, 0 },      { kv, f->k, NULL, dim, 0 },    { kv, f->v, NULL, dim_v, 0 },
+        { q, f->o, NULL, dim_v, 0 },    { q, f->lse, NULL, 4, 1 },     { q, f->stats, NULL, 8, 1 },
+        { q, g->dout, NULL, dim_v, 0 }, { q, g->dlse, NULL, 4, 1 },    { q, g->dq, NULL, dim, 0 },
+        { kv, g->dk, NULL, dim, 0 },    { kv, g->dv, NULL, dim_v, 0 },
     };
     for (int n = 0; n < TOKEN_ARRAYS; n++) {
         const size_t rows = (size_t)(all[n].rows->total * all[n].rows->heads);

@@ -156,6 +156,8 @@ static void run_oracle(void)
         drop_outputs(&b.s);
         b.c.d.variant = rng_chance(30); /* changes nothing, but has no statistics */
         b.c.d.variant &= b.s.t.p.stats.data == NULL;
+        if (b.s.t.p.stats.data != NULL && b.s.t.p.lse.data != NULL)
+            tensor_fill(&b.s.t.lse, NAN); /* is not read */
         if (!run(&b.s.t.p, &b.c.d, &b.s.g))
             continue;
         CHECK(tensor_unchanged(&b.s.t.q) && tensor_unchanged(&b.s.t.k) &&
@@ -203,7 +205,8 @@ static void run_one(void)
         b.c.d.merge = ATTN_DILATED_LSE;
         b.c.d.num_branches = 1;
         memset(&b.c.branches[0], 0, sizeof b.c.branches[0]);
-        if ((b.s.t.p.lse.data == NULL && b.s.t.p.stats.data == NULL) || !dilated_run(&b.s.t.p, &b.c.d))
+        if ((b.s.t.p.lse.data == NULL && b.s.t.p.stats.data == NULL) ||
+            !dilated_run(&b.s.t.p, &b.c.d))
             continue;
         gradients_remember(&b.s);
         gradients_twin(&b.s, &other);

@@ -669,6 +669,10 @@ static void check_bytes(void)
     c.p.lse.data = numbers(2 * 4 * 5);
     want += 4.0 * 2 * 4 * 5;
     CHECK(attn_explain(&c.p, &info) == ATTN_OK && info.bytes == want, "with lse %.0f", info.bytes);
+    c.p.stats.data = numbers(2 * 4 * 5 * 2);
+    want += 4.0 * 2 * 4 * 5 * 2;
+    CHECK(attn_explain(&c.p, &info) == ATTN_OK && info.bytes == want, "with stats %.0f",
+          info.bytes);
     c.p.k.dtype = c.p.v.dtype = ATTN_F16;
     want -= 2.0 * (2 * 2 * 9 * 8 + 2 * 2 * 9 * 12);
     CHECK(attn_explain(&c.p, &info) == ATTN_OK && info.bytes == want, "with f16 %.0f", info.bytes);

@@ -225,10 +225,10 @@ static int check_after(const test_problem *t, attn_status status)
     char text[300];
     const int inputs =
         tensor_unchanged(&t->q) && tensor_unchanged(&t->k) && tensor_unchanged(&t->v);
-    const int gaps = tensor_gaps_unchanged(&t->o) &&
-                     (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse)) &&
-                     (t->p.stats.data == NULL || (t->p.partial ? tensor_unchanged(&t->stats)
- : tensor_gaps_unchanged(&t->stats)));
+    const int gaps =
+        tensor_gaps_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse)) &&
+        (t->p.stats.data == NULL ||
+         (t->p.partial ? tensor_unchanged(&t->stats) : tensor_gaps_unchanged(&t->stats)));
     if (status != ATTN_OK)
         return CHECK(0, "%s: %s", attn_status_string(status),
                      attn_check(&t->p, text, 0, text, sizeof text));
@@ -262,7 +262,8 @@ static int tensor_bits_equal(const test_tensor *a, const test_tensor *b)
 int problem_same_bits(const test_problem *a, const test_problem *b)
 {
     return tensor_bits_equal(&a->o, &b->o) &&
-           (a->p.lse.data == NULL || b->p.lse.data == NULL || tensor_bits_equal(&a->lse, &b->lse)) &&
+           (a->p.lse.data == NULL || b->p.lse.data == NULL ||
+            tensor_bits_equal(&a->lse, &b->lse)) &&
            (a->p.stats.data == NULL || b->p.stats.data == NULL ||
             tensor_bits_equal(&a->stats, &b->stats));
 }
@@ -424,8 +425,8 @@ static void compare_stats(comparison *c)
     value = ((double)m + log((double)l) / ln2) * ln2;
     find(c, -3, tolerance_units(value, c->expected.lse, c->expected.lse_tolerance), value,
          c->expected.lse);
-    if (c->expected.lse == c->expected.lse && !((double)m >= fmax(most - 16, sink) - slack &&
-                                                (double)m <= fmax(most, sink) + slack))
+    if (c->expected.lse == c->expected.lse &&
+        !((double)m >= fmax(most - 16, sink) - slack && (double)m <= fmax(most, sink) + slack))
         find(c, -2, HUGE_VAL, (double)m, fmax(most, sink));
     if (T.exact && lse->data != NULL) {
         const float stored = ((const float *)lse->data)[place_in(c, lse, 1)];

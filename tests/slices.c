@@ -51,8 +51,8 @@ static void move_input(attn_tensor *a, ptrdiff_t elements)
 
 static void move_output(attn_output *a, const test_tensor *t, int64_t b, int64_t h, int64_t i)
 {
-    const ptrdiff_t elements = (ptrdiff_t)b * t->step_batch + (ptrdiff_t)h * t->step_head +
-                               (ptrdiff_t)i * t->step_seq;
+    const ptrdiff_t elements =
+        (ptrdiff_t)b * t->step_batch + (ptrdiff_t)h * t->step_head + (ptrdiff_t)i * t->step_seq;
     if (a->data != NULL)
         a->data = (char *)a->data + elements * (ptrdiff_t)dtype_size(a->dtype);
 }
