@@ -369,6 +369,43 @@ static void law_stats(int round)
     same(&a, &b, "an lse beside stats");
 }
 
+typedef struct zero_count {
+    const gradients_case *s;
+    int which;
+    int64_t wrong;
+} zero_count;
+
+static void count_others(void *user, const int64_t at[4])
+{
+    zero_count *c = user;
+    float x = 0;
+    c->wrong += gradients_get(c->s, c->which, at, &x) && float_bits(x) != 0;
+}
+
+/* Statistics that say no key was alive: 1 / l is +0, and so is all that comes of it. */
+static void law_empty_stats(int round)
+{
+    gradients_case s;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    zero_count c = { &s, 0, 0 };
+    if (!make_call(&s, round % 2 == 0 ? "sinks" : NULL, NULL))
+        return;
+    tensor_fill(&s.t.stats, 0.0f);
+    for (int64_t b = 0; b < s.t.stats.batch; b++)
+        for (int64_t h = 0; h < s.t.stats.heads; h++)
+            for (int64_t i = 0; i < s.t.stats.seq; i++)
+                tensor_set(&s.t.stats, b, h, i, 0, -HUGE_VALF);
+    tensor_remember(&s.t.stats);
+    s.t.p.stats = tensor_output(&s.t.stats);
+    random_way(&s);
+    if (!gradients_run(&s))
+        return;
+    oracle_gradient_sizes(&s.t.p, size);
+    for (c.which = 0; c.which < ORACLE_GRADIENTS; c.which++)
+        gradients_each(&size[c.which], count_others, &c);
+    CHECK(c.wrong == 0, "%lld elements are not +0", (long long)c.wrong);
+}
+
 /* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
 static void law_key_base(int round)
 {
@@ -713,12 +750,13 @@ static const struct {
     { "storage types and layouts of inputs", law_inputs, 40 },
     { "a mask said in another way", law_masks, 75 },
     { "neutral terms", law_neutral, 60 },
-    { "an lse beside stats", law_stats, 40 },
     { "key_base of whole chunks", law_key_base, 20 },
     { "batch entries one by one", law_batch, 60 },
     { "GQA and repeated heads", law_gqa, 30 },
     { "chunks one by one", law_chunks, 24 },
     { "parts of the call", law_parts, 60 },
+    { "an lse beside stats", law_stats, 40 },
+    { "statistics of empty rows", law_empty_stats, 24 },
 };
 
 void backward_laws(void)
