@@ -169,7 +169,9 @@ static const row rows[] = {
     { FIELD(g.dout.data), TO_NULL, 0, NAIVE | LATE, ARG, "dout.data" },
     { FIELD(g.dq.data), TO_NULL, 0, NO_WISHES | LATE, ARG, "nothing is asked for" },
     { FIELD(p.o.data), TO_NULL, 0, LATE, ARG, "o.data" },
-    { FIELD(p.lse.data), TO_NULL, 0, LATE, ARG, "lse.data" },
+    { FIELD(p.lse.data), TO_NULL, 0, LATE, ARG,
+      "stats.data and lse.data are NULL: attn_backward reads what attn_forward wrote" },
+    { FIELD(p.stats.dtype), TO_INT, 1, ALL, ARG, "stats.dtype (1) must be 0" },
     { FIELD(p.q.data), TO_NULL, 0, LATE, ARG, "q.data" },
     { FIELD(p.v.data), TO_NULL, 0, LATE, ARG, "v.data" },
     { FIELD(p.kv_rows.ring), TO_I64, SEQ_KV, ALL, NOT_BUILT, "kv_rows.ring" },
@@ -295,7 +297,7 @@ static void check_unsupported(void)
     whole_call c = right_call(ALL);
     c.p.partial = 1;
     c.p.state.m = out.dq, c.p.state.l = out.dk, c.p.state.o = out.dv;
-    c.p.o.data = c.p.lse.data = NULL;
+    c.p.o.data = c.p.lse.data = c.p.stats.data = NULL;
     if (begin_case("gradients of a part"))
         check_refusal(&c, sizeof workspace, ATTN_ERR_UNSUPPORTED, "partial");
     c.p.state.m = NULL; /* to give it would not help */

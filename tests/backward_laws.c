@@ -350,6 +350,62 @@ static void law_neutral(int round)
     same(&a, &b, "neutral terms");
 }
 
+/* Both stats and lse are there: nobody reads the lse. */
+static void law_stats(int round)
+{
+    gradients_case a, b;
+    if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, NULL)))
+        return;
+    a.t.p.stats = tensor_output(&a.t.stats);
+    memset(&a.t.p.lse, 0, sizeof a.t.p.lse);
+    if (!gradients_forward(&a))
+        return;
+    random_way(&a);
+    a.t.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    gradients_twin(&a, &b);
+    gradients_own_inputs(&b);
+    tensor_fill(&b.t.lse, NAN);
+    b.t.p.lse = tensor_output(&b.t.lse);
+    same(&a, &b, "an lse beside stats");
+}
+
+typedef struct zero_count {
+    const gradients_case *s;
+    int which;
+    int64_t wrong;
+} zero_count;
+
+static void count_others(void *user, const int64_t at[4])
+{
+    zero_count *c = user;
+    float x = 0;
+    c->wrong += gradients_get(c->s, c->which, at, &x) && float_bits(x) != 0;
+}
+
+/* Statistics that say no key was alive: 1 / l is +0, and so is all that comes of it. */
+static void law_empty_stats(int round)
+{
+    gradients_case s;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    zero_count c = { &s, 0, 0 };
+    if (!make_call(&s, round % 2 == 0 ? "sinks" : NULL, NULL))
+        return;
+    tensor_fill(&s.t.stats, 0.0f);
+    for (int64_t b = 0; b < s.t.stats.batch; b++)
+        for (int64_t h = 0; h < s.t.stats.heads; h++)
+            for (int64_t i = 0; i < s.t.stats.seq; i++)
+                tensor_set(&s.t.stats, b, h, i, 0, -HUGE_VALF);
+    tensor_remember(&s.t.stats);
+    s.t.p.stats = tensor_output(&s.t.stats);
+    random_way(&s);
+    if (!gradients_run(&s))
+        return;
+    oracle_gradient_sizes(&s.t.p, size);
+    for (c.which = 0; c.which < ORACLE_GRADIENTS; c.which++)
+        gradients_each(&size[c.which], count_others, &c);
+    CHECK(c.wrong == 0, "%lld elements are not +0", (long long)c.wrong);
+}
+
 /* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
 static void law_key_base(int round)
 {
@@ -699,6 +755,8 @@ static const struct {
     { "GQA and repeated heads", law_gqa, 30 },
     { "chunks one by one", law_chunks, 24 },
     { "parts of the call", law_parts, 60 },
+    { "an lse beside stats", law_stats, 40 },
+    { "statistics of empty rows", law_empty_stats, 24 },
 };
 
 void backward_laws(void)

@@ -57,6 +57,7 @@ void make_fixture(fixture *f, const bits_case *c)
     f->slopes = c->alibi ? make_input(c, c->hq * bits_batch(c), 4, bits_slope) : NULL;
     f->o = test_alloc((size_t)(rows * f->dv) * f->size);
     f->lse = test_alloc((size_t)rows * 4);
+    f->stats = test_alloc((size_t)rows * 8);
     f->m = test_alloc((size_t)rows * 4);
     f->l = test_alloc((size_t)rows * 4);
     f->acc = test_alloc((size_t)(rows * f->dv) * 4);
@@ -90,6 +91,8 @@ static void feed_row(const fixture *f, int row, golden_hash *hash)
         return;
     }
     feed(&hash->rest, f->lse, (size_t)row, 4);
+    feed(&hash->rest, f->stats, (size_t)(2 * row), 4);
+    feed(&hash->rest, f->stats, (size_t)(2 * row + 1), 4);
     for (int j = 0; f->logits != NULL && j < f->c->skv; j++)
         feed(&hash->rest, f->logits, (size_t)(row * f->c->skv + j), 4);
 }
@@ -105,10 +108,12 @@ static void check_hash(fixture *f, const char *how, int number)
             for (int i = 0; i < bits_q_len(f->c, b); i++)
                 feed_row(f, (b * f->c->hq + h) * f->c->sq + i, &hash);
     CHECK(hash.o == want->o && hash.rest == want->rest, "%s %d: %s%s not of golden.h", how, number,
-          hash.o == want->o ? "" : " o", hash.rest == want->rest ? "" : " lse, m, l or logits");
+          hash.o == want->o ? "" : " o",
+          hash.rest == want->rest ? "" : " lse, stats, m, l or logits");
     memset(f->o, 0xff, rows * (size_t)f->dv * f->size);
     memset(f->acc, 0xff, rows * (size_t)f->dv * 4);
     memset(f->lse, 0xff, rows * 4);
+    memset(f->stats, 0xff, rows * 8);
     memset(f->m, 0xff, rows * 4);
 }
 
@@ -211,6 +216,7 @@ static void make_outputs(const fixture *f, const piece *w, attn_params *p)
     p->state.head_dim_v = f->dv;
     p->o.data = test_alloc(rows * (size_t)f->dv * f->size);
     p->lse.data = test_alloc(rows * 4);
+    p->stats.data = test_alloc(rows * 8);
     if (f->logits != NULL) {
         p->logits.stage = f->c->logits - 1;
         p->logits.data = test_alloc(rows * (size_t)f->c->skv * 4);
@@ -231,6 +237,7 @@ static void collect(fixture *f, const piece *w, const attn_params *p)
         const int to = (w->b * c->hq + n) * c->sq + w->i, from = n * w->rows;
         copy_rows(f->o, p->o.data, to, from, w->rows, (size_t)f->dv * f->size);
         copy_rows(f->lse, p->lse.data, to, from, w->rows, 4);
+        copy_rows(f->stats, p->stats.data, to, from, w->rows, 8);
         copy_rows(f->m, p->state.m, to, from, w->rows, 4);
         copy_rows(f->l, p->state.l, to, from, w->rows, 4);
         copy_rows(f->acc, p->state.o, to, from, w->rows, (size_t)f->dv * 4);
@@ -262,6 +269,7 @@ static void run_piece(fixture *f, const piece *w, const manner *how)
         attn_params q = p;
         q.o.data = NULL;
         q.lse.data = NULL;
+        q.stats.data = NULL;
         status = test_run(&q);
     } else {
         status = test_run(&p);

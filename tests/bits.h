@@ -20,6 +20,7 @@ typedef struct fixture {
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */
     float *lse, *m, *l, *acc; /* [batch, hq, sq]; acc [.., dv] */
+    float *stats;             /* [batch, hq, sq, 2] */
     float *logits;            /* [batch, hq, sq, skv] */
 } fixture;
 

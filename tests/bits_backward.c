@@ -211,6 +211,7 @@ static void set_outputs(const backward_fixture *g, const piece *w, attn_params *
     out->dout.dtype = out->dq.dtype = out->dk.dtype = out->dv.dtype = c->dtype;
     p->o.data = g->f.o + values;
     p->lse.data = g->f.lse + row;
+    p->stats.data = c->lse_alone ? NULL : g->f.stats + 2 * row;
     out->dout.data = (const char *)g->dout + values;
     out->dlse.data = g->dlse != NULL ? g->dlse + row : NULL;
     out->dq.data = (char *)g->dq + before(w->b, w->i, c->hq, c->sq, c->d) * size;
@@ -222,6 +223,7 @@ static void set_outputs(const backward_fixture *g, const piece *w, attn_params *
     if (!w->whole) {
         PACKED(p->o, c->hq, c->sq, g->f.dv);
         PACKED(p->lse, c->hq, c->sq, 1);
+        PACKED(p->stats, c->hq, c->sq, 2);
         PACKED(out->dout, c->hq, c->sq, g->f.dv);
         PACKED(out->dlse, c->hq, c->sq, 1);
         PACKED(out->dq, c->hq, c->sq, c->d);
@@ -254,14 +256,14 @@ static void run_whole(backward_fixture *g, const manner *how)
     run_piece(g, &w, how);
 }
 
-/* o and lse, which gradients need. */
+/* o, and stats or lse, which gradients need; beside stats the lse stays NaN. */
 static void run_forward(backward_fixture *g)
 {
     const piece w = whole_of(g);
     arrays a;
     attn_params p = piece_params(&g->f, &w, &a);
     p.o.data = g->f.o;
-    p.lse.data = g->f.lse;
+    *(g->f.c->lse_alone ? &p.lse.data : &p.stats.data) = g->f.c->lse_alone ? g->f.lse : g->f.stats;
     CHECK(test_run(&p) == ATTN_OK, "forward");
 }
 
@@ -322,6 +324,7 @@ enum {
     TOKENS_V,
     TOKENS_O,
     TOKENS_LSE,
+    TOKENS_STATS,
     TOKENS_DOUT,
     TOKENS_DLSE,
     TOKENS_DQ,
@@ -337,10 +340,10 @@ static void make_tokens(const backward_fixture *g, const token_rows *q, const to
     const fixture *f = &g->f;
     const size_t dim = (size_t)f->c->d * f->size, dim_v = (size_t)f->dv * f->size;
     const token_array all[TOKEN_ARRAYS] = {
-        { q, f->q, NULL, dim, 0 },     { kv, f->k, NULL, dim, 0 }, { kv, f->v, NULL, dim_v, 0 },
-        { q, f->o, NULL, dim_v, 0 },   { q, f->lse, NULL, 4, 1 },  { q, g->dout, NULL, dim_v, 0 },
-        { q, g->dlse, NULL, 4, 1 },    { q, g->dq, NULL, dim, 0 }, { kv, g->dk, NULL, dim, 0 },
-        { kv, g->dv, NULL, dim_v, 0 },
+        { q, f->q, NULL, dim, 0 },      { kv, f->k, NULL, dim, 0 },    { kv, f->v, NULL, dim_v, 0 },
+        { q, f->o, NULL, dim_v, 0 },    { q, f->lse, NULL, 4, 1 },     { q, f->stats, NULL, 8, 1 },
+        { q, g->dout, NULL, dim_v, 0 }, { q, g->dlse, NULL, 4, 1 },    { q, g->dq, NULL, dim, 0 },
+        { kv, g->dk, NULL, dim, 0 },    { kv, g->dv, NULL, dim_v, 0 },
     };
     for (int n = 0; n < TOKEN_ARRAYS; n++) {
         const size_t rows = (size_t)(all[n].rows->total * all[n].rows->heads);
@@ -376,6 +379,7 @@ static void run_tokens(backward_fixture *g, const manner *how)
     p.v.data = list[TOKENS_V].tokens;
     p.o.data = list[TOKENS_O].tokens;
     p.lse.data = list[TOKENS_LSE].tokens;
+    p.stats.data = g->f.c->lse_alone ? NULL : list[TOKENS_STATS].tokens;
     out.dout.data = list[TOKENS_DOUT].tokens;
     out.dlse.data = list[TOKENS_DLSE].tokens;
     out.dq.data = list[TOKENS_DQ].tokens;

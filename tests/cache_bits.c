@@ -43,6 +43,7 @@ static float queries[BATCH][QUERY_HEADS][LONGEST][BIT_DIM];
 static unsigned char plain_k[sizeof keys], plain_v[sizeof vals];
 typedef struct results {
     float o[BATCH][QUERY_HEADS][LONGEST][BIT_DIM_V], lse[BATCH][QUERY_HEADS][LONGEST];
+    float stats[BATCH][QUERY_HEADS][LONGEST][2];
 } results;
 static results plain, got;
 
@@ -117,6 +118,10 @@ static attn_params bit_params(const passage *w, results *to, int64_t t, int64_t 
     p.lse.stride_batch = QUERY_HEADS * LONGEST;
     p.lse.stride_head = LONGEST;
     p.lse.stride_seq = 1;
+    p.stats.data = &to->stats[0][0][t][0];
+    p.stats.stride_batch = QUERY_HEADS * LONGEST * 2;
+    p.stats.stride_head = LONGEST * 2;
+    p.stats.stride_seq = 2;
     return p;
 }
 
@@ -259,7 +264,9 @@ static void compare_passage(const passage *w)
             CHECK(memcmp(plain.o[b][h][w->prefix], got.o[b][h][w->prefix],
                          rows * sizeof plain.o[0][0][0]) == 0 &&
                       memcmp(plain.lse[b][h] + w->prefix, got.lse[b][h] + w->prefix,
-                             rows * sizeof(float)) == 0,
+                             rows * sizeof(float)) == 0 &&
+                      memcmp(plain.stats[b][h][w->prefix], got.stats[b][h][w->prefix],
+                             rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
                   "rollback %d, rope %d, types %s %s, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,

@@ -719,33 +719,43 @@ static void check_logits(void)
     expect(&p, NULL);
     check_same(&t, &p, "beside logits");
     CHECK(memcmp(p.logits.data, t.p.logits.data, bytes) == 0, "other probabilities");
-    p.o.data = p.lse.data = NULL;
+    p.o.data = p.lse.data = p.stats.data = NULL;
     expect(&p, "only logits are asked for");
     CHECK(test_run(&p) == ATTN_OK, "logits alone");
     CHECK(memcmp(p.logits.data, t.p.logits.data, bytes) == 0, "other probabilities alone");
 }
 
-static void check_lse_alone(void)
+/* The lse, or with 2 numbers the statistics. */
+static void check_sums_alone(int numbers)
 {
-    const test_shape s = plain_shape();
+    test_shape s = plain_shape();
+    const char *name = numbers == 2 ? "stats" : "lse";
     test_problem t;
     attn_params p;
-    float *lse;
-    if (!begin_case("lse without o"))
+    float *sums;
+    if (!begin_case("%s without o", name))
         return;
+    s.stats = STATS_ALWAYS;
     make_shared(&t, &s, SHARED);
     if (!problem_run(&t))
         return;
     p = t.p;
     p.shared_keys = SHARED;
-    p.o.data = NULL;
-    p.lse.data = lse = test_alloc(t.lse.bytes);
-    CHECK(test_run(&p) == ATTN_OK, "lse alone");
-    for (int64_t i = 0; i < BATCH * HEADS_Q * ROWS; i++)
-        if (float_bits(lse[i]) != float_bits(((const float *)t.p.lse.data)[i])) {
-            CHECK(0, "lse of row %d", (int)i);
+    memset(&p.o, 0, sizeof p.o);
+    memset(&p.lse, 0, sizeof p.lse);
+    memset(&p.stats, 0, sizeof p.stats);
+    sums = test_alloc((size_t)(BATCH * HEADS_Q * ROWS * numbers) * sizeof *sums);
+    *(numbers == 2 ? &p.stats.data : &p.lse.data) = sums;
+    CHECK(test_run(&p) == ATTN_OK, "%s alone", name);
+    for (int64_t i = 0; i < BATCH * HEADS_Q * ROWS * numbers; i++) {
+        const int64_t row = i / numbers, head = row / ROWS;
+        const test_tensor *whole = numbers == 2 ? &t.stats : &t.lse;
+        if (float_bits(sums[i]) != float_bits(tensor_get(whole, head / HEADS_Q, head % HEADS_Q,
+                                                         row % ROWS, i % numbers))) {
+            CHECK(0, "%s of row %d", name, (int)row);
             break;
         }
+    }
 }
 
 /* attn_explain counts the pieces of both lists. */
@@ -833,7 +843,8 @@ TEST_GROUP(cascade, RUN_EACH_SET, "keys that a batch shares, read once: the same
     check_forms();
     check_open_kernels();
     check_logits();
-    check_lse_alone();
+    check_sums_alone(1);
+    check_sums_alone(2);
     check_items();
     check_longer_workspace();
     check_beyond_memory();

@@ -408,6 +408,8 @@ static int give_lse(test_case *c, const case_call *a, attn_params *p, case_resul
     if (a->lse != NULL || a->backward)
         r->lse = test_alloc((size_t)(rows[0] * rows[1] * rows[2]) * sizeof *r->lse);
     p->lse.data = r->lse;
+    if (a->backward) /* gradients read them in place of the lse */
+        p->stats.data = test_alloc((size_t)(rows[0] * rows[1] * rows[2] * 2) * sizeof *r->lse);
     return a->lse == NULL || case_has_shape(c, a->lse, 3, rows);
 }
 
@@ -445,7 +447,7 @@ static int run_logits(test_case *c, const case_call *a, const attn_params *p, fl
     attn_params raw = *p;
     if (logits == NULL)
         return 1;
-    raw.o.data = raw.lse.data = NULL;
+    raw.o.data = raw.lse.data = raw.stats.data = NULL;
     raw.logits.stage = a->stage;
     raw.logits.data = logits;
     if (a->stage <= ATTN_LOGITS_SOFTCAP)

@@ -107,7 +107,7 @@ typedef struct case_call {
     int64_t mask_keys;                 /* columns that the mask has; -1 = no limit */
     int stage;                         /* attn_logits_stage of `logits` */
     case_tensor *y, *logits, *lse, *present_k, *present_v; /* stored results; NULL = none */
-    int backward;         /* nonzero: o and lse are wanted though none may be stored */
+    int backward;         /* nonzero: o, lse and stats are wanted though none may be stored */
     int64_t present_rows; /* that present_k and present_v have room for; 0 = keys */
     double factor;        /* on Y, applied when comparing */
     float constant;       /* of the score callback */

@@ -20,7 +20,7 @@
  * xorshift64* (Vigna 2016): 2^64 - 1 long, and the upper bits, the only ones used, pass what such
  * tests need. The state is never 0. */
 
-static uint64_t rng_state = 1;
+static uint64_t rng_state = 1, aside_state = 1;
 static unsigned variation;
 
 uint64_t hash_text(const char *text)
@@ -34,6 +34,7 @@ uint64_t hash_text(const char *text)
 void rng_seed(uint64_t seed)
 {
     rng_state = seed != 0 ? seed : 0x9e3779b97f4a7c15u;
+    aside_state = ~rng_state != 0 ? ~rng_state : 1;
     variation = (unsigned)(seed >> 60);
 }
 
@@ -42,18 +43,33 @@ unsigned test_variation(void)
     return variation++;
 }
 
+static uint64_t next_of(uint64_t *state)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1du;
+}
+
+static int64_t within(int64_t low, int64_t high, uint64_t random)
+{
+    const uint64_t span = (uint64_t)high - (uint64_t)low + 1;
+    return low + (int64_t)((random >> 11) % span);
+}
+
 uint64_t rng_u64(void)
 {
-    rng_state ^= rng_state >> 12;
-    rng_state ^= rng_state << 25;
-    rng_state ^= rng_state >> 27;
-    return rng_state * 0x2545f4914f6cdd1du;
+    return next_of(&rng_state);
 }
 
 int64_t rng_int(int64_t low, int64_t high)
 {
-    const uint64_t span = (uint64_t)high - (uint64_t)low + 1;
-    return low + (int64_t)((rng_u64() >> 11) % span);
+    return within(low, high, rng_u64());
+}
+
+int64_t rng_aside(int64_t low, int64_t high)
+{
+    return within(low, high, next_of(&aside_state));
 }
 
 int rng_chance(int percent)

@@ -257,6 +257,8 @@ static void clear_outputs(test_problem *t)
     memcpy(t->o.memory, t->o.before, t->o.bytes);
     if (p->lse.data != NULL)
         memcpy(t->lse.memory, t->lse.before, t->lse.bytes);
+    if (p->stats.data != NULL)
+        memcpy(t->stats.memory, t->stats.before, t->stats.bytes);
     if (p->logits.data != NULL)
         memset(p->logits.data, 0xff, logits_of(p) * sizeof(float));
     if (!p->partial)
@@ -309,9 +311,13 @@ static const char *other_in_row(const test_problem *t, const test_problem *whole
     if (p->o.data != NULL && memcmp(slice_row(p, &t->o, b, h, i), slice_row(w, &whole->o, b, h, j),
                                     (size_t)t->o.dim * dtype_size(t->o.dtype)) != 0)
         return "o";
-    return p->lse.data != NULL && memcmp(slice_row(p, &t->lse, b, h, i),
-                                         slice_row(w, &whole->lse, b, h, j), sizeof(float)) != 0
-               ? "lse"
+    if (p->lse.data != NULL && memcmp(slice_row(p, &t->lse, b, h, i),
+                                      slice_row(w, &whole->lse, b, h, j), sizeof(float)) != 0)
+        return "lse";
+    return p->stats.data != NULL &&
+                   memcmp(slice_row(p, &t->stats, b, h, i), slice_row(w, &whole->stats, b, h, j),
+                          2 * sizeof(float)) != 0
+               ? "stats"
                : NULL;
 }
 
@@ -377,6 +383,10 @@ static void drop_outputs(attn_params *p)
         memset(&p->lse, 0, sizeof p->lse);
     else if (which <= 2)
         memset(&p->o, 0, sizeof p->o);
+    if (rng_aside(0, 9) == 0)
+        memset(&p->stats, 0, sizeof p->stats);
+    else if (p->stats.data != NULL && rng_aside(0, 9) == 0) /* stats alone */
+        p->o.data = p->lse.data = NULL;
 }
 
 /* In random manners and, if all_sets, with every set. */

@@ -120,6 +120,7 @@ void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
     s.dim_v = rng_chance(50) ? 0 : rng_int(1, 20);
     s.factor_q = rng_chance(30) ? 4 : 1;
     s.no_lse = c->d.merge == ATTN_DILATED_MEAN || rng_chance(10);
+    s.stats = c->d.merge == ATTN_DILATED_MEAN ? STATS_NEVER : STATS_OFTEN;
     count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN);
     if (rng_chance(20)) {
         s.varlen = 1;
@@ -167,7 +168,8 @@ static int run_case(dilated_case *c)
     return CHECK(tensor_unchanged(&c->t.q) && tensor_unchanged(&c->t.k) &&
                      tensor_unchanged(&c->t.v),
                  "an input was changed") &&
-           CHECK(tensor_gaps_unchanged(&c->t.o) && problem_padding_untouched(&c->t),
+           CHECK(tensor_gaps_unchanged(&c->t.o) && tensor_gaps_unchanged(&c->t.stats) &&
+                     problem_padding_untouched(&c->t),
                  "an output was written outside its rows");
 }
 
@@ -403,6 +405,13 @@ static void random_way(dilated_case *c)
     c->d.block_rows = rng_chance(30) ? 0 : rng_int(1, 60);
 }
 
+/* This variant has no statistics. */
+static void gather(dilated_case *c)
+{
+    c->d.variant = ATTN_DILATED_GATHERED;
+    memset(&c->t.p.stats, 0, sizeof c->t.p.stats);
+}
+
 static void random_index(dilated_case *c)
 {
     const int64_t positions = c->t.p.seq_len_kv + (rng_chance(50) ? rng_int(0, 40) : 0);
@@ -426,7 +435,7 @@ static void run_definitions(void)
         check_definitions(&c);
         other = c, other.d.branches = other.branches;
         twin(&c.t, &other.t);
-        other.d.variant = ATTN_DILATED_GATHERED;
+        gather(&other);
         if (rng_chance(50))
             random_index(&other);
         if (!run_case(&other))
@@ -482,7 +491,7 @@ static void branch_states(const test_problem *t, const attn_dilated_branch *bran
         p.seq_len_q = p.seq_len_kv = n;
         p.q.dtype = p.k.dtype = p.v.dtype = ATTN_F32; /* what T.storage holds, exactly */
         p.q.data = copies[0], p.k.data = copies[1], p.v.data = copies[2];
-        p.o.data = p.lse.data = NULL;
+        p.o.data = p.lse.data = p.stats.data = NULL;
         p.sinks = NULL;
         p.partial = 1;
         p.state.m = m, p.state.l = l, p.state.o = o;
@@ -597,7 +606,8 @@ static void run_threads(void)
         other.t.p.parallel_for = pool_for;
         other.t.p.parallel_user = &threads;
         random_way(&other);
-        other.d.variant = c.d.variant = n % 5 == 0;
+        if (n % 5 == 0)
+            gather(&c), gather(&other);
         if (run_case(&c) && run_case(&other))
             CHECK(problem_same_bits(&c.t, &other.t) && threads.wrong == 0, "other bits");
     }
@@ -617,7 +627,8 @@ static void run_small(void)
         dilated_make(&c, 3, 120);
         other = c, other.d.branches = other.branches;
         twin(&c.t, &other.t);
-        other.d.variant = c.d.variant = n % 2;
+        if (n % 2)
+            gather(&c), gather(&other);
         p = params_of(&other.t.p);
         p.parallel_for = pool_for;
         p.parallel_user = &workers;

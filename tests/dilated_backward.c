@@ -24,7 +24,8 @@ static int make(backward_case *b)
 {
     do
         dilated_make(&b->c, rng_chance(30) ? 0 : 5, 45);
-    while (b->c.d.merge == ATTN_DILATED_LSE && b->c.t.p.lse.data == NULL);
+    while (b->c.d.merge == ATTN_DILATED_LSE && b->c.t.p.lse.data == NULL &&
+           b->c.t.p.stats.data == NULL);
     if (!dilated_run(&b->c.t.p, &b->c.d))
         return 0;
     memset(&b->s, 0, sizeof b->s);
@@ -153,12 +154,16 @@ static void run_oracle(void)
         if (!make(&b))
             continue;
         drop_outputs(&b.s);
-        b.c.d.variant = rng_chance(30); /* changes nothing */
+        b.c.d.variant = rng_chance(30); /* changes nothing, but has no statistics */
+        b.c.d.variant &= b.s.t.p.stats.data == NULL;
+        if (b.s.t.p.stats.data != NULL && b.s.t.p.lse.data != NULL)
+            tensor_fill(&b.s.t.lse, NAN); /* is not read */
         if (!run(&b.s.t.p, &b.c.d, &b.s.g))
             continue;
         CHECK(tensor_unchanged(&b.s.t.q) && tensor_unchanged(&b.s.t.k) &&
                   tensor_unchanged(&b.s.t.v) && tensor_unchanged(&b.s.t.o) &&
-                  tensor_unchanged(&b.s.dout) && tensor_unchanged(&b.s.dlse),
+                  tensor_unchanged(&b.s.t.stats) && tensor_unchanged(&b.s.dout) &&
+                  tensor_unchanged(&b.s.dlse),
               "an input was changed");
         check_oracle(&b);
     }
@@ -200,7 +205,8 @@ static void run_one(void)
         b.c.d.merge = ATTN_DILATED_LSE;
         b.c.d.num_branches = 1;
         memset(&b.c.branches[0], 0, sizeof b.c.branches[0]);
-        if (b.s.t.p.lse.data == NULL || !dilated_run(&b.s.t.p, &b.c.d))
+        if ((b.s.t.p.lse.data == NULL && b.s.t.p.stats.data == NULL) ||
+            !dilated_run(&b.s.t.p, &b.c.d))
             continue;
         gradients_remember(&b.s);
         gradients_twin(&b.s, &other);

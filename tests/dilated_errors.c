@@ -93,6 +93,9 @@ MAKER(offset_alone, c->branches[0].offset = 1)
 MAKER(head_begin, c->branches[0].head_begin = HEADS)
 MAKER(head_count, c->branches[1].head_begin = 2; c->branches[1].head_count = 3)
 MAKER(mean_lse, c->d.merge = 1; c->p.lse.data = outputs[1])
+MAKER(mean_stats, c->d.merge = 1; c->p.stats.data = outputs[1])
+MAKER(gathered_stats, c->d.variant = 1; c->p.stats.data = outputs[1])
+MAKER(stats_type, c->p.stats.data = outputs[1]; c->p.stats.dtype = 1)
 MAKER(mean_sinks, c->d.merge = 1; c->p.sinks = values)
 MAKER(mean_softmax1, c->d.merge = 1; c->p.softmax1 = 1)
 MAKER(index_short, c->d.variant = 1; c->d.index = ints; c->d.index_positions = SEQ - 1)
@@ -163,6 +166,11 @@ static const struct {
       0 },
     { mean_lse, ATTN_ERR_UNSUPPORTED,
       "lse.data is set, but a mean of branches is no softmax and has none", 0 },
+    { mean_stats, ATTN_ERR_UNSUPPORTED,
+      "stats.data is set, but a mean of branches is no softmax and has none", 0 },
+    { gathered_stats, ATTN_ERR_UNSUPPORTED,
+      "stats.data is set, but the gathered variant merges by the LSE and has none", 0 },
+    { stats_type, ATTN_ERR_ARG, "stats.dtype (1) must be 0", 0 },
     { mean_sinks, ATTN_ERR_UNSUPPORTED,
       "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0 },
     { mean_softmax1, ATTN_ERR_UNSUPPORTED,

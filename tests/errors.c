@@ -41,6 +41,7 @@ typedef struct arrays {
 /* Outputs next to each other, so that one look sees them all. */
 typedef struct outputs {
     float o[BATCH * HEADS_Q * SEQ_Q * DIM_V], lse[BATCH * HEADS_Q * SEQ_Q];
+    float stats[BATCH * HEADS_Q * SEQ_Q * 2];
     float logits[BATCH * HEADS_Q * SEQ_Q * SEQ_KV];
     float m[BATCH * HEADS_Q * SEQ_Q], l[BATCH * HEADS_Q * SEQ_Q];
     float state_o[BATCH * HEADS_Q * SEQ_Q * DIM_V];
@@ -144,6 +145,7 @@ static void add_outputs(attn_params *p, int with)
 {
     p->o.data = with & NO_OUTPUT ? NULL : out.o;
     p->lse.data = with & NO_OUTPUT ? NULL : out.lse;
+    p->stats.data = with & NO_OUTPUT ? NULL : out.stats;
     p->logits.data = with & LOGITS ? out.logits : NULL;
     if (with & ROWS) {
         p->logits.num_rows = 2;
@@ -229,6 +231,7 @@ static const row rows[] = {
     { FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL },
     { FIELD(o.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
     { FIELD(lse.dtype), TO_INT, 0, 1, PLAIN, ARG, NULL },
+    { FIELD(stats.dtype), TO_INT, 0, 2, PLAIN, ARG, "stats.dtype (2) must be 0" },
     { FIELD(q.data), TO_NULL, 0, 0, LATE, ARG, "q.data" },
     { FIELD(k.data), TO_NULL, 0, 0, LATE, ARG, "k.data" },
     { FIELD(v.data), TO_NULL, 0, 0, LATE, ARG, "v.data" },
@@ -239,6 +242,9 @@ static const row rows[] = {
     { FIELD(lse.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_batch" },
     { FIELD(lse.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_head" },
     { FIELD(lse.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "lse.stride_seq" },
+    { FIELD(stats.stride_batch), TO_STRIDE, 0, 0, PLAIN, ARG, "stats.stride_batch" },
+    { FIELD(stats.stride_head), TO_STRIDE, 0, 0, PLAIN, ARG, "stats.stride_head" },
+    { FIELD(stats.stride_seq), TO_STRIDE, 0, 0, PLAIN, ARG, "stats.stride_seq" },
     { FIELD(q_len), AT_I32, 1, -1, LENGTHS, ARG, NULL },
     { FIELD(q_len), AT_I32, 1, 6, LENGTHS, ARG, NULL },
     { FIELD(kv_len), AT_I32, 1, -1, LENGTHS, ARG, NULL },
@@ -350,6 +356,7 @@ static const row rows[] = {
     { FIELD(v.stride_seq), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
     { FIELD(o.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
     { FIELD(lse.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, "" },
+    { FIELD(stats.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
 };
 
 /* TO_STRIDE: 0 = broadcast, 1 and -1 = so large that a few steps leave the address space. */

@@ -56,7 +56,7 @@ static unsigned char *workspace; /* its margin begins here: the least aligned of
 
 /* All outputs, so that one walk finds a byte that changed without being named. */
 static struct outputs {
-    float o[ARENA], lse[ARENA], logits[ARENA], m[ARENA], l[ARENA], state_o[ARENA];
+    float o[ARENA], lse[ARENA], stats[ARENA], logits[ARENA], m[ARENA], l[ARENA], state_o[ARENA];
 } out;
 static unsigned char named[sizeof(struct outputs)];
 
@@ -110,6 +110,7 @@ static void set_tensors(attn_params *p)
     p->v.data = v + ARENA / 2;
     p->o.data = out.o + ARENA / 2;
     p->lse.data = rng_chance(50) ? out.lse + ARENA / 2 : NULL;
+    p->stats.data = rng_chance(50) ? out.stats + ARENA / 2 : NULL;
     p->q.dtype = (int)rng_int(0, 2);
     p->k.dtype = (int)rng_int(0, 2);
     p->v.dtype = (int)rng_int(0, 2);
@@ -356,12 +357,12 @@ static const size_t wide_fields[] = {
     AT(part.row_count),  AT(part.key_begin),  AT(part.key_count),
 };
 static const size_t int_fields[] = {
-    AT(q.dtype),        AT(k.dtype),          AT(v.dtype),   AT(o.dtype),
-    AT(lse.dtype),      AT(bias.dtype),       AT(alignment), AT(causal),
-    AT(window),         AT(softmax1),         AT(partial),   AT(logits.stage),
-    AT(impl),           AT(naive_whole),      AT(tile_keys), AT(force_redo),
-    AT(num_workers),    AT(bool_mask.invert), AT(part.rows), AT(part.keys),
-    AT(part.continued),
+    AT(q.dtype),      AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
+    AT(lse.dtype),    AT(stats.dtype),    AT(bias.dtype),       AT(alignment),
+    AT(causal),       AT(window),         AT(softmax1),         AT(partial),
+    AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
+    AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
+    AT(part.keys),    AT(part.continued),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
@@ -370,37 +371,19 @@ static const size_t stride_fields[] = {
     AT(v.stride_batch),     AT(v.stride_head),          AT(v.stride_seq),
     AT(o.stride_batch),     AT(o.stride_head),          AT(o.stride_seq),
     AT(lse.stride_batch),   AT(lse.stride_head),        AT(lse.stride_seq),
+    AT(stats.stride_batch), AT(stats.stride_head),      AT(stats.stride_seq),
     AT(bias.stride_batch),  AT(bias.stride_head),       AT(bias.stride_q),
     AT(bias.stride_kv),     AT(bool_mask.stride_batch), AT(bool_mask.stride_head),
     AT(bool_mask.stride_q), AT(bool_mask.stride_kv),
 };
 static const size_t pointer_fields[] = {
-    AT(q.data),
-    AT(k.data),
-    AT(v.data),
-    AT(o.data),
-    AT(lse.data),
-    AT(q_len),
-    AT(kv_len),
-    AT(kv_begin),
-    AT(cu_seqlens_q),
-    AT(cu_seqlens_kv),
-    AT(key_base),
-    AT(q_offset),
-    AT(prefix),
-    AT(q_segments),
-    AT(kv_segments),
-    AT(tree_parents),
-    AT(bool_mask.data),
-    AT(bit_mask.data),
-    AT(block_mask.bitmap),
-    AT(bias.data),
-    AT(alibi_slopes),
-    AT(sinks),
-    AT(state.m),
-    AT(state.l),
-    AT(state.o),
-    AT(logits.data),
+    AT(q.data),       AT(k.data),         AT(v.data),        AT(o.data),
+    AT(lse.data),     AT(stats.data),     AT(q_len),         AT(kv_len),
+    AT(kv_begin),     AT(cu_seqlens_q),   AT(cu_seqlens_kv), AT(key_base),
+    AT(q_offset),     AT(prefix),         AT(q_segments),    AT(kv_segments),
+    AT(tree_parents), AT(bool_mask.data), AT(bit_mask.data), AT(block_mask.bitmap),
+    AT(bias.data),    AT(alibi_slopes),   AT(sinks),         AT(state.m),
+    AT(state.l),      AT(state.o),        AT(logits.data),
 };
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
@@ -519,14 +502,14 @@ static int64_t rows_of(const attn_params *p)
 }
 
 /* Where packed, the order is [b, h, s, d], or [token, h, d] with cu_seqlens. */
-static void name_output(const attn_params *p, const attn_output *t, int64_t dim, int is_lse)
+static void name_output(const attn_params *p, const attn_output *t, int64_t dim, int of_rows)
 {
     const int varlen = p->cu_seqlens_q != NULL;
     const size_t size = dtype_size(t->dtype);
     const ptrdiff_t d = (ptrdiff_t)dim, rows = (ptrdiff_t)rows_of(p);
     const ptrdiff_t heads = (ptrdiff_t)p->num_heads_q;
     ptrdiff_t step[3] = { heads * rows * d, rows * d, d };
-    if (varlen && !is_lse)
+    if (varlen && !of_rows)
         step[1] = d, step[2] = heads * d;
     step[0] = varlen ? 0 : t->stride_batch != 0 ? t->stride_batch : step[0];
     step[1] = t->stride_head != 0 ? t->stride_head : step[1];
@@ -548,6 +531,7 @@ static void name_outputs(const attn_params *p)
     if (!p->partial) {
         name_output(p, &p->o, dim, 0);
         name_output(p, &p->lse, 1, 1);
+        name_output(p, &p->stats, 2, 1);
     } else {
         name_bytes(p->state.m, 0, rows * sizeof(float));
         name_bytes(p->state.l, 0, rows * sizeof(float));

@@ -222,7 +222,10 @@ void gradients_attach(gradients_case *s)
 void gradients_make(gradients_case *s, test_shape shape, const int *list, int count)
 {
     memset(s, 0, sizeof *s);
+    shape.stats = rng_aside(0, 3) != 0 ? STATS_ALWAYS : STATS_NEVER;
     features_make(&s->t, shape, list, count);
+    if (shape.stats == STATS_ALWAYS && rng_aside(0, 2) == 0)
+        memset(&s->t.p.lse, 0, sizeof s->t.p.lse);
     gradients_attach(s);
 }
 
@@ -244,18 +247,23 @@ static void own_tensor(test_tensor *t, const void **data)
         *data = t->data;
 }
 
+static void own_output(test_tensor *t, attn_output *a)
+{
+    const void *data = a->data;
+    own_tensor(t, &data);
+    a->data = data != NULL ? t->data : NULL;
+}
+
 void gradients_own_inputs(gradients_case *s)
 {
-    const void *o = s->t.p.o.data, *lse = s->t.p.lse.data;
     own_tensor(&s->t.q, &s->t.p.q.data);
     own_tensor(&s->t.k, &s->t.p.k.data);
     own_tensor(&s->t.v, &s->t.p.v.data);
-    own_tensor(&s->t.o, &o);
-    own_tensor(&s->t.lse, &lse);
+    own_output(&s->t.o, &s->t.p.o);
+    own_output(&s->t.lse, &s->t.p.lse);
+    own_output(&s->t.stats, &s->t.p.stats);
     own_tensor(&s->dout, &s->g.dout.data);
     own_tensor(&s->dlse, &s->g.dlse.data);
-    s->t.p.o.data = s->t.o.data;
-    s->t.p.lse.data = s->t.lse.data;
 }
 
 /* ---- the forward call ------------------------------------------------------------------------ */
@@ -291,6 +299,7 @@ static void spoil_unused(gradients_case *s)
         spoil_rows(&s->t.q, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->t.o, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->t.lse, p, b, cu_q ? cu_q[b] : 0, q);
+        spoil_rows(&s->t.stats, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->dout, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->dlse, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->t.k, p, b, cu_kv ? cu_kv[b] : 0, kv);
@@ -305,6 +314,7 @@ static void each_input(gradients_case *s, void (*function)(test_tensor *t))
     function(&s->t.v);
     function(&s->t.o);
     function(&s->t.lse);
+    function(&s->t.stats);
     function(&s->dout);
     function(&s->dlse);
 }

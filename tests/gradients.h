@@ -16,7 +16,7 @@
 #include "test.h"
 
 typedef struct gradients_case {
-    test_problem t; /* o and lse are inputs of the backward call */
+    test_problem t; /* o, stats and lse are inputs of the backward call */
     attn_gradients g;
     test_tensor dout, dlse;
     struct {
@@ -34,6 +34,7 @@ int gradients_takes(int f);
  * are then. */
 int gradients_add(int *list, int count, int most, const char *const *banned);
 
+/* Probabilities come from stats in three calls of four, with lse beside it or not, else from lse. */
 void gradients_make(gradients_case *s, test_shape shape, const int *list, int count);
 /* The same without features, for a problem that is there: dout, dlse and outputs. */
 void gradients_attach(gradients_case *s);

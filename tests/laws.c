@@ -513,6 +513,10 @@ static void law_layouts(int round)
                 1);
     tensor_remember(&b.o);
     tensor_remember(&b.lse);
+    tensor_make(&b.stats, ATTN_F32, (int)rng_aside(0, LAYOUT_NEGATIVE), b.o.batch, b.o.heads,
+                b.o.seq, 2);
+    tensor_remember(&b.stats);
+    b.p.stats = tensor_output(&b.stats);
     b.p.o = tensor_output(&b.o);
     b.p.lse = tensor_output(&b.lse);
     same(&a, &b, "layouts");

@@ -206,6 +206,7 @@ static attn_params into(const attn_params *p, float *o, float *lse)
     attn_params q = *p;
     memset(&q.o, 0, sizeof q.o);
     memset(&q.lse, 0, sizeof q.lse);
+    memset(&q.stats, 0, sizeof q.stats);
     q.o.data = o;
     q.lse.data = lse;
     return q;

@@ -118,8 +118,10 @@ typedef struct row_pass {
     quantity *sum;    /* of magnitudes */
     pair_of *pairs;   /* [keys] */
     double maximum;   /* of logits and sink */
-    double lse, lse_error;
-    double sum_variance;       /* relative, of the sum of the exponentials */
+    double lse;
+    double origin;       /* of the exponents of P: the LSE, or with stats the maximum */
+    double shared_error; /* relative, of all P of the row: that of the LSE, or of l and 1 / l */
+    double sum_variance; /* relative, of the sum of the exponentials */
     double delta, delta_error; /* the dlse taken off */
 } row_pass;
 
@@ -180,6 +182,11 @@ static void find_logits(row_pass *r)
     }
 }
 
+static int from_stats(const row_pass *r)
+{
+    return r->p->stats.data != NULL;
+}
+
 /* The LSE with the sink, and the probabilities. */
 static void find_probabilities(row_pass *r)
 {
@@ -200,8 +207,9 @@ static void find_probabilities(row_pass *r)
     }
     r->lse = r->maximum + log(sum.value);
     r->sum_variance = sum.variance / square(sum.value);
-    r->lse_error = sqrt(errors / square(sum.value) + r->sum_variance + 3 * square(r->lse) +
-                        square(r->maximum) + 4);
+    r->origin = from_stats(r) ? r->maximum : r->lse;
+    r->shared_error = sqrt(errors / square(sum.value) + r->sum_variance + 4 +
+                           (from_stats(r) ? 0 : 3 * square(r->lse) + square(r->maximum)));
     for (int64_t j = 0; j < r->keys; j++)
         r->pairs[j].p /= sum.value;
 }
@@ -269,7 +277,7 @@ static void find_ds(row_pass *r)
         const double difference = a->dp - r->delta;
         if (!a->alive)
             continue;
-        a->p_error = a->logit_error + fabs(a->logit - r->lse) + 2;
+        a->p_error = a->logit_error + fabs(a->logit - r->origin) + 2 + from_stats(r);
         a->ds = a->p * difference;
         a->ds_error =
             sqrt(square(a->ds * a->p_error) + square(a->p * a->dp_error) + 2 * square(a->ds));
@@ -329,7 +337,7 @@ static void add_sum(const row_pass *r, key_sums *s, int64_t column)
 {
     add_to(s->to, s->row + column, s->sum.value,
            s->sum.variance + square(s->weight * r->delta_error) +
-               square(s->sum.value * r->lse_error));
+               square(s->sum.value * r->shared_error));
     memset(&s->sum, 0, sizeof s->sum);
     s->weight = 0;
 }
@@ -390,7 +398,8 @@ static void add_sink(row_pass *r)
     add_to(to, r->h, -p * r->delta,
            square(p * r->delta_error) +
                square(p * r->delta) *
-                   (square(fabs(sink) + fabs(sink - r->lse) + 2) + square(r->lse_error)));
+                   (square(fabs(sink) + fabs(sink - r->origin) + 2 + from_stats(r)) +
+                    square(r->shared_error)));
 }
 
 static void add_dq(row_pass *r)
@@ -413,7 +422,7 @@ static void add_dq(row_pass *r)
         if (r->sum[d].variance > 0)
             add_to(to, row + d, r->sum[d].value,
                    r->sum[d].variance + square(r->partial[d] * r->delta_error) +
-                       square(r->sum[d].value * r->lse_error));
+                       square(r->sum[d].value * r->shared_error));
 }
 
 static void add_dk_dv(row_pass *r)
@@ -422,9 +431,9 @@ static void add_dk_dv(row_pass *r)
     for (int64_t j = 0; j < r->keys; j++) {
         const pair_of *a = &r->pairs[j];
         const double kept = a->p * a->keep;
-        const double ds_variance =
-            square(a->ds_error) + square(a->weight * r->delta_error) + square(a->ds * r->lse_error);
-        const double p_variance = square(kept) * (square(a->p_error) + square(r->lse_error) + 1);
+        const double ds_variance = square(a->ds_error) + square(a->weight * r->delta_error) +
+                                   square(a->ds * r->shared_error);
+        const double p_variance = square(kept) * (square(a->p_error) + square(r->shared_error) + 1);
         if (!a->alive)
             continue;
         for (int64_t d = 0; d < dk->size[3]; d++)

@@ -8,7 +8,7 @@
  *     dS = P (dP - (delta - dlse))             dQ[i] = scale sum over j of dS k[j], dK alike
  *
  * dS is multiplied by the score callback's derivative, then dbias and dslopes are its sums, then by
- * 1 - tanh^2 of softcap. It reads neither o nor lse. Masks, logits and dropout are those of
+ * 1 - tanh^2 of softcap. It reads neither o, lse nor stats, only whether stats are given. Masks, logits and dropout are those of
  * oracle.h, and it shares no code with the library, nor with the tests' own helpers, so that
  * bench can link it, too. Needs math.h (-lm). Expects valid parameters.
  *
@@ -22,12 +22,15 @@
  *     O                the sums over keys, |dS| (e / 3 + |logit - max|) of each key, and half an
  *                      ulp of its storage type: delta takes O as stored. (The naive way adds P dP
  *                      instead)
- *     LSE              P (e / 3 + |logit - max|) of each key, its own roundings, and that of the
- *                      product with log2 e
- *     P                relative: e / 3 + |logit - LSE|, 2 for the exponential, and the error of LSE
+ *     l                P (e / 3 + |logit - max|) of each key, the sum, 4 for what moves the
+ *                      maximum and for 1 / l
+ *     LSE              those of l, its own roundings, and that of the product with log2 e
+ *     P                relative, with p.stats: e / 3 + |logit - max|, 3 for the exponential and
+ *                      the product, and the error of l. Without: e / 3 + |logit - LSE|, 2 for the
+ *                      exponential, and the error of LSE
  *     dS               P (dP - delta) with the errors of its three parts
  *
- * The errors of delta and LSE are the same for all pairs of a row. So they enter dq, and sums of dS
+ * The errors of delta, l and LSE are the same for all pairs of a row. So they enter dq, and sums of dS
  * over keys, with the sum of their weights, once for each row; dk and dv, and sums over rows, with
  * the sum of squares over rows. The tolerance is ORACLE_GRADIENT_FACTOR times the square root of
  * the variance; the worst element of 150,000 gradients of random calls was wrong by 0.63 of it.

@@ -18,17 +18,18 @@ static void check_alone(int round)
     make_background(&both, NULL, 1, banned);
     both.p.impl = round % 2 == 0 ? ATTN_IMPL_DEFAULT : ATTN_IMPL_NAIVE;
     twin(&both, &alone);
-    if (round % 4 < 2)
+    both.p.stats = tensor_output(&both.stats);
+    if (round / 2 % 2 == 0)
         memset(&alone.p.lse, 0, sizeof alone.p.lse);
-    else
+    if (round / 2 % 3 != 0)
         memset(&alone.p.o, 0, sizeof alone.p.o);
-    if (!problem_run(&both) || !run_part(&alone.p, "one output alone"))
+    if (alone.p.o.data == NULL && alone.p.lse.data == NULL)
+        alone.p.stats = tensor_output(&alone.stats);
+    if (!problem_run(&both) || !run_part(&alone.p, "some outputs alone"))
         return;
-    if (alone.p.lse.data == NULL)
-        alone.lse = both.lse;
-    else
+    if (alone.p.o.data == NULL)
         alone.o = both.o;
-    CHECK(problem_same_bits(&both, &alone), "o and lse alone and together");
+    CHECK(problem_same_bits(&both, &alone), "o, lse and stats alone and together");
 }
 
 /* ---- logits --------------------------------------------------------------------------------- */
@@ -54,6 +55,7 @@ static void check_stage(int round)
     if (round % 5 == 0) { /* nothing else asked for */
         memset(&t.p.o, 0, sizeof t.p.o);
         memset(&t.p.lse, 0, sizeof t.p.lse);
+        memset(&t.p.stats, 0, sizeof t.p.stats);
     }
     if (run_part(&t.p, "logits"))
         compare_logits(&t.p);
@@ -118,7 +120,8 @@ static void check_partial(int round)
     b.p.softmax1 = 1; /* no sink enters a partial state */
     if (!problem_run(&a) || !problem_run(&b))
         return;
-    CHECK(tensor_unchanged(&a.o) && tensor_unchanged(&a.lse), "partial wrote o or lse, too");
+    CHECK(tensor_unchanged(&a.o) && tensor_unchanged(&a.lse) && tensor_unchanged(&a.stats),
+          "partial wrote o, lse or stats, too");
     rows = (size_t)(a.p.batch * a.p.num_heads_q * a.p.seq_len_q);
     CHECK(memcmp(a.p.state.m, b.p.state.m, rows * sizeof(float)) == 0 &&
               memcmp(a.p.state.l, b.p.state.l, rows * sizeof(float)) == 0 &&
@@ -145,7 +148,8 @@ static void check_refused(int round)
     CHECK(attn_state_finish(&t.p, &t.p.state) == ATTN_ERR_UNSUPPORTED, "probabilities of a state");
     t.p.partial = 0;
     CHECK(attn_state_finish(&t.p, &t.p.state) == ATTN_ERR_UNSUPPORTED, "probabilities of a state");
-    CHECK(tensor_unchanged(&t.o) && tensor_unchanged(&t.lse), "a refused state was written");
+    CHECK(tensor_unchanged(&t.o) && tensor_unchanged(&t.lse) && tensor_unchanged(&t.stats),
+          "a refused state was written");
 }
 
 static float minus_zero(void *user, const attn_pair *at, float logit)
@@ -228,6 +232,11 @@ static void check_zero(int round)
 
 /* ---- nothing to see, nothing to do ---------------------------------------------------------- */
 
+static uint32_t stored_bits(float x)
+{
+    return x != x ? 0x7fc00000u : x == 0 ? 0 : float_bits(x);
+}
+
 static void check_empty_rows(int round)
 {
     const float sinks[] = { -2.5f,
@@ -243,6 +252,7 @@ static void check_empty_rows(int round)
     int wrong = 0;
     s.heads_q = s.heads_kv = first == 4 ? 2 : rng_int(1, 6 - first);
     s.dtype_o = round % 3;
+    s.stats = STATS_ALWAYS;
     problem_make(&t, &s);
     t.p.kv_len = lengths;
     t.p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
@@ -257,12 +267,22 @@ static void check_empty_rows(int round)
                 const float lse = t.p.sinks != NULL   ? t.p.sinks[h]
                                   : t.p.softmax1 != 0 ? 0.0f
                                                       : -HUGE_VALF;
-                const uint32_t bits = lse != lse ? 0x7fc00000u : lse == 0 ? 0 : float_bits(lse);
-                wrong += float_bits(tensor_get(&t.lse, b, h, i, 0)) != bits;
+                const float sink2 = lse * 0x1.715476p+0f, l = lse == -HUGE_VALF ? 0.0f : 1.0f;
+                wrong += float_bits(tensor_get(&t.lse, b, h, i, 0)) != stored_bits(lse);
+                wrong += float_bits(tensor_get(&t.stats, b, h, i, 0)) != stored_bits(sink2);
+                wrong += float_bits(tensor_get(&t.stats, b, h, i, 1)) != float_bits(l);
                 for (int64_t d = 0; d < s.dim_v; d++)
                     wrong += float_bits(tensor_get(&t.o, b, h, i, d)) != 0;
             }
     CHECK(wrong == 0, "%d values of empty rows are not +0 and -inf or the sink itself", wrong);
+}
+
+/* Element d of o, or with -1 the lse, with -2 l of the statistics. */
+static float result_of(const test_problem *t, int64_t b, int64_t h, int64_t i, int64_t d)
+{
+    return d == -2   ? tensor_get(&t->stats, b, h, i, 1)
+           : d == -1 ? tensor_get(&t->lse, b, h, i, 0)
+                     : tensor_get(&t->o, b, h, i, d);
 }
 
 /* A NaN sink makes the rows of its head NaN, and no others. */
@@ -275,6 +295,7 @@ static void check_nan_sink(int round)
     int wrong = 0, others = 0;
     s.heads_q = s.heads_kv = rng_int(1, 4);
     s.dtype_o = round % 3;
+    s.stats = STATS_ALWAYS;
     nan_head = rng_int(0, s.heads_q - 1);
     problem_make(&t[0], &s);
     t[0].p.impl = round % 2 == 0 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
@@ -297,11 +318,9 @@ static void check_nan_sink(int round)
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t h = 0; h < s.heads_q; h++)
             for (int64_t i = 0; i < s.seq_q; i++)
-                for (int64_t d = -1; d < t[0].o.dim; d++) {
-                    const test_tensor *x = d < 0 ? &t[0].lse : &t[0].o;
-                    const test_tensor *y = d < 0 ? &t[1].lse : &t[1].o;
-                    const uint32_t without = float_bits(tensor_get(x, b, h, i, d < 0 ? 0 : d));
-                    const uint32_t with = float_bits(tensor_get(y, b, h, i, d < 0 ? 0 : d));
+                for (int64_t d = -2; d < t[0].o.dim; d++) {
+                    const uint32_t without = float_bits(result_of(&t[0], b, h, i, d));
+                    const uint32_t with = float_bits(result_of(&t[1], b, h, i, d));
                     if (h == nan_head)
                         wrong += with != 0x7fc00000u;
                     else

@@ -151,6 +151,17 @@ static int32_t *random_cuts(int64_t count, int64_t total)
     return cuts;
 }
 
+/* Statistics for the rows of o, in any layout; with cu_seqlens packed as the lse is. */
+static void make_stats(test_problem *t, int is_asked)
+{
+    const int layout = rng_aside(0, 1) ? LAYOUT_PACKED : (int)rng_aside(0, LAYOUT_NEGATIVE);
+    tensor_make(&t->stats, ATTN_F32, layout, t->o.batch, t->o.heads, t->o.seq, 2);
+    tensor_remember(&t->stats);
+    memset(&t->p.stats, 0, sizeof t->p.stats);
+    if (is_asked)
+        t->p.stats = tensor_output(&t->stats);
+}
+
 void problem_new_output(test_problem *t)
 {
     test_shape s;
@@ -161,6 +172,7 @@ void problem_new_output(test_problem *t)
                 t->o.heads, t->o.seq, t->o.dim);
     tensor_remember(&t->o);
     t->p.o = tensor_output(&t->o);
+    make_stats(t, t->p.stats.data != NULL);
     if (t->p.lse.data == NULL)
         return;
     tensor_make(&t->lse, ATTN_F32, LAYOUT_PACKED, t->lse.batch, t->lse.heads, t->lse.seq, 1);
@@ -200,6 +212,7 @@ void problem_make(test_problem *t, const test_shape *s)
         tensor_remember(&t->lse);
     }
     tensor_remember(&t->o);
+    make_stats(t, s->stats == STATS_OFTEN ? rng_aside(0, 99) < 60 : s->stats == STATS_ALWAYS);
     if (s->varlen) {
         t->p.cu_seqlens_q = random_cuts(s->batch, s->seq_q);
         t->p.cu_seqlens_kv = random_cuts(s->batch, s->seq_kv);
@@ -213,7 +226,9 @@ static int check_after(const test_problem *t, attn_status status)
     const int inputs =
         tensor_unchanged(&t->q) && tensor_unchanged(&t->k) && tensor_unchanged(&t->v);
     const int gaps =
-        tensor_gaps_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse));
+        tensor_gaps_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_gaps_unchanged(&t->lse)) &&
+        (t->p.stats.data == NULL ||
+         (t->p.partial ? tensor_unchanged(&t->stats) : tensor_gaps_unchanged(&t->stats)));
     if (status != ATTN_OK)
         return CHECK(0, "%s: %s", attn_status_string(status),
                      attn_check(&t->p, text, 0, text, sizeof text));
@@ -247,14 +262,17 @@ static int tensor_bits_equal(const test_tensor *a, const test_tensor *b)
 int problem_same_bits(const test_problem *a, const test_problem *b)
 {
     return tensor_bits_equal(&a->o, &b->o) &&
-           (a->p.lse.data == NULL || b->p.lse.data == NULL || tensor_bits_equal(&a->lse, &b->lse));
+           (a->p.lse.data == NULL || b->p.lse.data == NULL ||
+            tensor_bits_equal(&a->lse, &b->lse)) &&
+           (a->p.stats.data == NULL || b->p.stats.data == NULL ||
+            tensor_bits_equal(&a->stats, &b->stats));
 }
 
 /* ---- comparing ----------------------------------------------------------------------------- */
 
 typedef struct finding {
     double units, value, expected;
-    int64_t b, h, i, d; /* d = -1: the lse */
+    int64_t b, h, i, d; /* d = -1: the lse; -2, -3: m and l of the statistics */
 } finding;
 
 typedef struct comparison {
@@ -324,7 +342,7 @@ static void compare_o(comparison *c)
     }
 }
 
-/* The number of a row in a packed lse. */
+/* The number of a row in packed sums. */
 static int64_t row_number(const comparison *c)
 {
     const attn_params *p = c->p;
@@ -333,26 +351,88 @@ static int64_t row_number(const comparison *c)
     return (c->b * p->num_heads_q + c->h) * p->seq_len_q + c->i;
 }
 
-static void compare_lse(comparison *c)
+/* Where the row begins in the lse, 1 float each, or the statistics, 2. */
+static ptrdiff_t place_in(const comparison *c, const attn_output *sums, int floats)
 {
     const attn_params *p = c->p;
-    const attn_output *lse = &p->lse;
     const int varlen = p->cu_seqlens_q != NULL;
-    ptrdiff_t at;
+    if (sums->stride_seq == 0 && sums->stride_head == 0 && sums->stride_batch == 0)
+        return (ptrdiff_t)row_number(c) * floats;
+    return (ptrdiff_t)(varlen ? c->i + p->cu_seqlens_q[c->b] : c->i) * sums->stride_seq +
+           (ptrdiff_t)c->h * sums->stride_head +
+           (varlen ? 0 : (ptrdiff_t)c->b * sums->stride_batch);
+}
+
+static void compare_lse(comparison *c)
+{
+    const attn_output *lse = &c->p->lse;
+    const ptrdiff_t at = place_in(c, lse, 1);
     double value;
     if (lse->data == NULL)
         return;
-    at = (ptrdiff_t)row_number(c);
-    if (lse->stride_seq != 0 || lse->stride_head != 0 || lse->stride_batch != 0)
-        at = (ptrdiff_t)(varlen ? c->i + p->cu_seqlens_q[c->b] : c->i) * lse->stride_seq +
-             (ptrdiff_t)c->h * lse->stride_head +
-             (varlen ? 0 : (ptrdiff_t)c->b * lse->stride_batch);
     value = oracle_load(ATTN_F32, lse->data, at);
     find(c, -1,
          is_stored_form(ATTN_F32, lse->data, at)
              ? tolerance_units(value, c->expected.lse, c->expected.lse_tolerance)
              : HUGE_VAL,
          value, c->expected.lse);
+}
+
+/* The LSE that the library makes of these sums. */
+static float lse_of(float m, float l)
+{
+    float o = 0, lse = NAN;
+    const attn_state state = { .num_rows = 1, .head_dim_v = 1, .m = &m, .l = &l, .o = &o };
+    attn_params p;
+    memset(&p, 0, sizeof p);
+    p.batch = p.num_heads_q = p.num_heads_kv = p.seq_len_q = p.head_dim = 1;
+    p.lse.data = &lse;
+    CHECK(attn_state_finish(&p, &state) == ATTN_OK, "attn_state_finish of one row");
+    return lse;
+}
+
+/* Without an alive key: nothing, or the sink alone. */
+static void compare_empty_stats(comparison *c, float m, float l)
+{
+    const float sink = (float)oracle_sink(c->p, c->h), sink2 = sink * 0x1.715476p+0f;
+    const float expected = sink != sink ? float_from_bits(0x7fc00000u) : sink2 == 0 ? 0 : sink2;
+    find(c, -2, float_bits(m) == float_bits(expected) ? 0 : HUGE_VAL, (double)m, (double)expected);
+    find(c, -3, l == (sink == -HUGE_VALF ? 0.0f : 1.0f) ? 0 : HUGE_VAL, (double)l, 1);
+}
+
+/* m + log2(l) is the LSE; m may lie up to 16 below the largest logit, and at the sink where that is
+ * more. The lse of the call is made of them. */
+static void compare_stats(comparison *c)
+{
+    const attn_params *p = c->p;
+    const attn_output *stats = &p->stats, *lse = &p->lse;
+    const ptrdiff_t at = place_in(c, stats, 2);
+    const double ln2 = log(2.0), sink = oracle_sink(p, c->h) / ln2;
+    const double most = c->expected.maximum / ln2, slack = 1e-4 * (fabs(fmax(most, sink)) + 1);
+    float m, l;
+    double value;
+    if (stats->data == NULL)
+        return;
+    m = ((const float *)stats->data)[at];
+    l = ((const float *)stats->data)[at + 1];
+    for (int n = 0; n < 2; n++)
+        if (!is_stored_form(ATTN_F32, stats->data, at + n))
+            find(c, -2 - n, HUGE_VAL, (double)m, (double)l);
+    if (c->expected.alive == 0) {
+        compare_empty_stats(c, m, l);
+        return;
+    }
+    value = ((double)m + log((double)l) / ln2) * ln2;
+    find(c, -3, tolerance_units(value, c->expected.lse, c->expected.lse_tolerance), value,
+         c->expected.lse);
+    if (c->expected.lse == c->expected.lse &&
+        !((double)m >= fmax(most - 16, sink) - slack && (double)m <= fmax(most, sink) + slack))
+        find(c, -2, HUGE_VAL, (double)m, fmax(most, sink));
+    if (T.exact && lse->data != NULL) {
+        const float stored = ((const float *)lse->data)[place_in(c, lse, 1)];
+        if (float_bits(lse_of(m, l)) != float_bits(stored))
+            find(c, -1, HUGE_VAL, (double)stored, (double)lse_of(m, l));
+    }
 }
 
 /* A raw state: m may lie up to 16 below the maximum (base 2), o / l and m + log2 l are the row. */
@@ -396,6 +476,7 @@ static void compare_row(comparison *c)
     } else {
         compare_o(c);
         compare_lse(c);
+        compare_stats(c);
     }
 }
 
@@ -504,6 +585,7 @@ int problem_padding_untouched(const test_problem *t)
             for (int64_t h = 0; h < p->num_heads_q; h++)
                 if (!is_row_untouched(&t->o, varlen ? 0 : b, h, s) ||
                     (p->lse.data != NULL && !is_row_untouched(&t->lse, varlen ? 0 : b, h, s)) ||
+                    (p->stats.data != NULL && !is_row_untouched(&t->stats, varlen ? 0 : b, h, s)) ||
                     (p->partial && !is_state_untouched(p, varlen ? 0 : b, h, s)))
                     return 0;
     }

@@ -124,10 +124,11 @@ static int begin_steps(steps *s, const test_problem *t, int least)
         attn_resume_check(&s->p, s->tile_keys, fetch, s->memory, s->bytes, text, sizeof text));
 }
 
-/* Nonzero: nothing of o and lse has been written. */
+/* Nonzero: nothing of the outputs has been written. */
 static int untouched(const test_problem *t)
 {
-    return tensor_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_unchanged(&t->lse));
+    return tensor_unchanged(&t->o) && (t->p.lse.data == NULL || tensor_unchanged(&t->lse)) &&
+           tensor_unchanged(&t->stats);
 }
 
 /* To the last tile, in steps of random size, with failures now and then. */
@@ -149,7 +150,7 @@ static int run_steps(steps *s, const test_problem *t)
                    (long long)most))
             return 0;
     }
-    CHECK(untouched(t), "o or lse were written before the end");
+    CHECK(untouched(t), "outputs were written before the end");
     CHECK(s->from.wrong == 0, "%lld fetches out of order", (long long)s->from.wrong);
     CHECK(attn_resume_step(&s->r, 5) == ATTN_OK, "a step after the last");
     return CHECK(attn_resume_end(&s->r) == ATTN_OK, "attn_resume_end");
@@ -162,6 +163,7 @@ static void remember_outputs(test_problem *t)
     tensor_remember(&t->o);
     if (t->p.lse.data != NULL)
         tensor_remember(&t->lse);
+    tensor_remember(&t->stats);
 }
 
 static void compare_steps(test_problem *a)
@@ -354,7 +356,7 @@ static void check_misuse(void)
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
            "logits.data is set, but attn_resume_begin does not take it");
     p = a.p;
-    p.o.data = p.lse.data = NULL;
+    p.o.data = p.lse.data = p.stats.data = NULL;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG,
            "o.data is NULL, and neither lse nor stats is asked for");
     p = a.p;
@@ -372,7 +374,7 @@ static void check_misuse(void)
     p = a.p;
     p.seq_len_q = ((int64_t)1 << 31) - 1;
     p.batch = (int64_t)1 << 30;
-    p.q.stride_batch = p.o.stride_batch = p.lse.stride_batch = 4;
+    p.q.stride_batch = p.o.stride_batch = p.lse.stride_batch = p.stats.stride_batch = 4;
     p.q.stride_batch = ATTN_STRIDE_BROADCAST;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_OVERFLOW, "");
     p = a.p; /* keys beyond the address space */

@@ -268,6 +268,10 @@ static void make_tensors(ring_case *c)
     p->lse.data = take(c, rows * 4);
     memset(p->o.data, 0, (size_t)(rows * dim_v_of(p) * 4));
     memset(p->lse.data, 0, (size_t)rows * 4);
+    if (c->sums != SUMS_LSE) {
+        p->stats.data = take(c, rows * 2 * 4);
+        memset(p->stats.data, 0, (size_t)rows * 2 * 4);
+    }
     c->g.dout.dtype = (int)pick(c, 0, 2);
     fill(c, &c->g.dout, rows * dim_v_of(p));
     if (chance(c, 30))
@@ -318,6 +322,7 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
         choose_masks(c);
         choose_modifiers(c);
     }
+    c->sums = (int)pick(c, SUMS_LSE, SUMS_BOTH);
     make_tensors(c);
     c->spread = (int)pick(c, 0, 2);
     c->fetches = chance(c, 20);
@@ -354,7 +359,7 @@ typedef struct share {
     const attn_transport *t;
     attn_ring_range ranges[MOST_RANGES];
     int64_t range_count, length;
-    local_tensor q, k, v, o, lse, dout, dlse, dq, dk, dv;
+    local_tensor q, k, v, o, lse, stats, dout, dlse, dq, dk, dv;
     ring_outcome *out;
 } share;
 
@@ -450,6 +455,7 @@ static void open_share(share *s)
     make_local(s, &s->v, p->v.dtype, hkv, dv);
     make_local(s, &s->o, p->o.dtype, hq, dv);
     make_local(s, &s->lse, ATTN_F32, hq, 1);
+    make_local(s, &s->stats, ATTN_F32, hq, 2);
     make_local(s, &s->dout, s->c->g.dout.dtype, hq, dv);
     make_local(s, &s->dlse, s->c->g.dlse.dtype, hq, 1);
     make_local(s, &s->dq, s->c->g.dq.dtype, hq, p->head_dim);
@@ -460,7 +466,7 @@ static void open_share(share *s)
 
 static void close_share(share *s)
 {
-    local_tensor *const all[] = { &s->q,    &s->k,    &s->v,  &s->o,  &s->lse,
+    local_tensor *const all[] = { &s->q,    &s->k,    &s->v,  &s->o,  &s->lse, &s->stats,
                                   &s->dout, &s->dlse, &s->dq, &s->dk, &s->dv };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->data);
@@ -576,6 +582,10 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
         ring.gather = 0;
     p.q = as_input(s, &s->q), p.k = as_input(s, &s->k), p.v = as_input(s, &s->v);
     p.o = as_result(s, &s->o), p.lse = as_result(s, &s->lse);
+    if (s->c->sums == SUMS_STATS)
+        memset(&p.lse, 0, sizeof p.lse);
+    if (s->c->sums != SUMS_LSE)
+        p.stats = as_result(s, &s->stats);
     g.dout = as_input(s, &s->dout);
     if (g.dlse.data != NULL)
         g.dlse = as_input(s, &s->dlse);
@@ -646,12 +656,18 @@ static void same_bits(share *s, int64_t b, int64_t x, int64_t at)
 {
     const int64_t used = oracle_rows(&s->c->p, b);
     for (int64_t h = 0; h < s->o.heads; h++) {
-        if (at >= used && !(is_row_untouched(&s->o, b, h, x) && is_row_untouched(&s->lse, b, h, x)))
+        if (at >= used &&
+            !(is_row_untouched(&s->o, b, h, x) && is_row_untouched(&s->lse, b, h, x) &&
+              is_row_untouched(&s->stats, b, h, x)))
             tell(s, "a row beyond q_len was written", b, h, at, 0);
         if (at < used && !row_equals(s, &s->o, s->c->p.o.data, b, h, x, at))
             tell(s, "o has other bits than that of one process", b, h, at, 0);
-        if (at < used && !row_equals(s, &s->lse, s->c->p.lse.data, b, h, x, at))
+        if (at < used && s->c->sums != SUMS_STATS &&
+            !row_equals(s, &s->lse, s->c->p.lse.data, b, h, x, at))
             tell(s, "lse has other bits than that of one process", b, h, at, 0);
+        if (at < used && s->c->sums != SUMS_LSE &&
+            !row_equals(s, &s->stats, s->c->p.stats.data, b, h, x, at))
+            tell(s, "stats have other bits than those of one process", b, h, at, 0);
     }
 }
 
@@ -668,6 +684,20 @@ static void compare(share *s, const char *what, int dtype, const void *at, doubl
         tell(s, what, b, h, x, d);
     else if (tolerance > 0 && error / tolerance > s->out->worst)
         s->out->worst = error / tolerance;
+}
+
+/* m + log2(l) is the LSE; without an alive key they are those of the sink, or of nothing. */
+static void near_stats(share *s, const oracle_result *expected, int64_t b, int64_t h, int64_t x,
+                       int64_t at)
+{
+    const float sink = (float)oracle_sink(&s->c->p, h), sink2 = sink * 0x1.715476p+0f;
+    float row[2], lse;
+    memcpy(row, local_at(&s->stats, b, h, x), sizeof row);
+    lse = (float)(((double)row[0] + log((double)row[1]) / log(2.0)) * log(2.0));
+    if (expected->alive > 0)
+        compare(s, "stats", ATTN_F32, &lse, expected->lse, expected->lse_tolerance, b, h, at, -1);
+    else if (row[0] != sink2 || row[1] != (sink == -INFINITY ? 0.0f : 1.0f))
+        tell(s, "stats of an empty row", b, h, at, 0);
 }
 
 /* Rows chosen by their number, against the oracle. */
@@ -687,8 +717,11 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
         for (int64_t d = 0; d < dim; d++)
             compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + d * element_bytes(s->o.dtype),
                     o[d], tolerance[d], b, h, at, d);
-        compare(s, "lse", ATTN_F32, local_at(&s->lse, b, h, x), expected.lse,
-                expected.lse_tolerance, b, h, at, -1);
+        if (s->c->sums != SUMS_STATS)
+            compare(s, "lse", ATTN_F32, local_at(&s->lse, b, h, x), expected.lse,
+                    expected.lse_tolerance, b, h, at, -1);
+        if (s->c->sums != SUMS_LSE)
+            near_stats(s, &expected, b, h, x, at);
     }
 }
 
@@ -729,7 +762,8 @@ static void check_fault(share *s, const ring_fault *fault, attn_status status,
         tell(s, attn_status_string(status), fault->kind, fault->rank, fault->at, fault->backward);
     else if (stats->failed_rank != fault->rank)
         tell(s, "another rank is blamed", fault->kind, fault->rank, fault->at, stats->failed_rank);
-    if ((!fault->backward && !(is_untouched(&s->o) && is_untouched(&s->lse))) ||
+    if ((!fault->backward &&
+         !(is_untouched(&s->o) && is_untouched(&s->lse) && is_untouched(&s->stats))) ||
         !(is_untouched(&s->dq) && is_untouched(&s->dk) && is_untouched(&s->dv)))
         tell(s, "an output was written in spite of a fault", fault->kind, fault->rank, fault->at,
              0);
@@ -789,6 +823,8 @@ void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault
         tell(s, attn_status_string(status), -1, -1, -1, 0);
     else
         check_forward(s);
+    if (c->sums == SUMS_BOTH) /* gradients read stats alone */
+        memset(s->lse.data, 0xff, s->lse.bytes);
     if (is_small(c) && status == ATTN_OK) {
         if (fault != NULL && fault->backward)
             check_fault(s, fault, call(s, fault, 1, &out->backward), &out->backward);

@@ -28,15 +28,19 @@ typedef enum ring_case_kind {
     RING_FAULTY       /* as RING_SMALL, every rank with something to do */
 } ring_case_kind;
 
+/* Without stats gradients read the lse; with both it is spoiled for them. */
+enum { SUMS_LSE = 0, SUMS_STATS, SUMS_BOTH };
+
 typedef struct ring_case {
     char name[200];
     int ranks, kind;
-    attn_params p; /* the whole problem; o and lse by one process */
+    attn_params p; /* the whole problem; o, lse and stats by one process */
     attn_gradients g;
     attn_ring ring; /* without a transport */
     double pairs;   /* that ranks may compute, in all */
     int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
     int fetches;    /* keys and values come by ring.fetch */
+    int sums;       /* that ranks are asked for: SUMS_... */
     uint64_t random;
     void *memory[40];
     int blocks;

@@ -25,13 +25,19 @@ static void explicit_output(attn_output *a, const test_tensor *t)
     a->stride_seq = t->step_seq;
 }
 
+static void explicit_outputs(attn_params *p, const test_problem *t)
+{
+    explicit_output(&p->o, &t->o);
+    explicit_output(&p->lse, &t->lse);
+    explicit_output(&p->stats, &t->stats);
+}
+
 void slice_explicit(attn_params *p, const test_problem *t)
 {
     explicit_input(&p->q, &t->q);
     explicit_input(&p->k, &t->k);
     explicit_input(&p->v, &t->v);
-    explicit_output(&p->o, &t->o);
-    explicit_output(&p->lse, &t->lse);
+    explicit_outputs(p, t);
     if (p->q_segments_stride == 0)
         p->q_segments_stride = (ptrdiff_t)p->seq_len_q;
     if (p->kv_segments_stride == 0)
@@ -43,10 +49,20 @@ static void move_input(attn_tensor *a, ptrdiff_t elements)
     a->data = (const char *)a->data + elements * (ptrdiff_t)dtype_size(a->dtype);
 }
 
-static void move_output(attn_output *a, ptrdiff_t elements)
+static void move_output(attn_output *a, const test_tensor *t, int64_t b, int64_t h, int64_t i)
 {
+    const ptrdiff_t elements =
+        (ptrdiff_t)b * t->step_batch + (ptrdiff_t)h * t->step_head + (ptrdiff_t)i * t->step_seq;
     if (a->data != NULL)
         a->data = (char *)a->data + elements * (ptrdiff_t)dtype_size(a->dtype);
+}
+
+/* What is written of rows begins at row i of head h of batch entry b. */
+static void move_outputs(attn_params *p, const test_problem *t, int64_t b, int64_t h, int64_t i)
+{
+    move_output(&p->o, &t->o, b, h, i);
+    move_output(&p->lse, &t->lse, b, h, i);
+    move_output(&p->stats, &t->stats, b, h, i);
 }
 
 static void move_dense(attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -81,8 +97,7 @@ static void move_sequence(attn_params *p, const test_problem *t, int64_t b)
     move_input(&p->q, (ptrdiff_t)q * t->q.step_seq);
     move_input(&p->k, (ptrdiff_t)kv * t->k.step_seq);
     move_input(&p->v, (ptrdiff_t)kv * t->v.step_seq);
-    move_output(&p->o, (ptrdiff_t)q * t->o.step_seq);
-    move_output(&p->lse, (ptrdiff_t)q * t->lse.step_seq);
+    move_outputs(p, t, 0, 0, q);
     p->q_segments = moved(p->q_segments, q);
     p->kv_segments = moved(p->kv_segments, kv);
     p->seq_len_q = p->cu_seqlens_q[b + 1] - q;
@@ -95,8 +110,7 @@ static void move_entry(attn_params *p, const test_problem *t, int64_t b)
     move_input(&p->q, (ptrdiff_t)b * t->q.step_batch);
     move_input(&p->k, (ptrdiff_t)b * t->k.step_batch);
     move_input(&p->v, (ptrdiff_t)b * t->v.step_batch);
-    move_output(&p->o, (ptrdiff_t)b * t->o.step_batch);
-    move_output(&p->lse, (ptrdiff_t)b * t->lse.step_batch);
+    move_outputs(p, t, b, 0, 0);
     p->q_segments = moved(p->q_segments, b * (int64_t)p->q_segments_stride);
     p->kv_segments = moved(p->kv_segments, b * (int64_t)p->kv_segments_stride);
 }
@@ -127,8 +141,7 @@ void slice_head(attn_params *p, const test_problem *t, int64_t h)
     move_input(&p->q, (ptrdiff_t)h * t->q.step_head);
     move_input(&p->k, kv_head * t->k.step_head);
     move_input(&p->v, kv_head * t->v.step_head);
-    move_output(&p->o, (ptrdiff_t)h * t->o.step_head);
-    move_output(&p->lse, (ptrdiff_t)h * t->lse.step_head);
+    move_outputs(p, t, 0, h, 0);
     move_dense(p, 0, h, 0, 0);
     p->num_heads_q = p->num_heads_kv = 1;
     p->alibi_stride = p->alibi_stride != 0 ? p->alibi_stride : 0;
@@ -161,8 +174,7 @@ void slice_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t co
     p->q_len = lengths;
     p->seq_len_q = count;
     move_input(&p->q, (ptrdiff_t)begin * t->q.step_seq);
-    move_output(&p->o, (ptrdiff_t)begin * t->o.step_seq);
-    move_output(&p->lse, (ptrdiff_t)begin * t->lse.step_seq);
+    move_outputs(p, t, 0, 0, begin);
     move_dense(p, 0, 0, begin, 0);
     p->q_segments = moved(p->q_segments, begin);
 }
@@ -199,11 +211,9 @@ void slice_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t co
 void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
 {
     explicit_input(&p->q, &t->q);
-    explicit_output(&p->o, &t->o);
-    explicit_output(&p->lse, &t->lse);
+    explicit_outputs(p, t);
     move_input(&p->q, (ptrdiff_t)begin * t->q.step_seq);
-    move_output(&p->o, (ptrdiff_t)begin * t->o.step_seq);
-    move_output(&p->lse, (ptrdiff_t)begin * t->lse.step_seq);
+    move_outputs(p, t, 0, 0, begin);
     p->part.rows = 1;
     p->part.row_begin = begin;
     p->part.row_count = count;
@@ -300,7 +310,7 @@ static void cut_queries(test_problem *part, const test_problem *whole, const cut
 static void cut_outputs(test_problem *part)
 {
     attn_params *p = &part->p;
-    part->o.seq = part->lse.seq = p->seq_len_q;
+    part->o.seq = part->lse.seq = part->stats.seq = p->seq_len_q;
     problem_new_output(part);
     if (p->partial) {
         const size_t rows = (size_t)(part->o.batch * p->num_heads_q * p->seq_len_q);

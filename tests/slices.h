@@ -27,11 +27,11 @@ void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64
 /* Rows begin[b] .. begin[b] + count[b] - 1 of each batch entry b as a call of its own, in which all
  * that is told by row is a copy: so every mask, callback and modifier can be cut, and each entry at
  * another row. The rows before begin[b] of a tree must be a chain, as they are in a text. Outputs
- * are new, in o and lse or the state, and hold none of the logits of chosen rows. Callbacks that
+ * are new, in o, lse and stats or the state, and hold none of the logits of chosen rows. Callbacks that
  * are cut hold for one such call at a time. */
 void slice_rows_copied(test_problem *part, const test_problem *whole, const int64_t *begin,
                        const int64_t *count);
-/* The first element of row i of batch entry b in t, which is q, o or lse of a call like *p. */
+/* The first element of row i of batch entry b in t, which is q, o, lse or stats of a call like *p. */
 void *slice_row(const attn_params *p, const test_tensor *t, int64_t b, int64_t h, int64_t i);
 /* The number of this row in a packed lse or state. */
 int64_t slice_row_number(const attn_params *p, int64_t b, int64_t h, int64_t i);

@@ -115,6 +115,8 @@ void rng_seed(uint64_t seed);
 uint64_t rng_u64(void);
 int64_t rng_int(int64_t low, int64_t high); /* both ends included */
 int rng_chance(int percent);
+/* From numbers of their own: what is chosen by them changes none of those that follow. */
+int64_t rng_aside(int64_t low, int64_t high);
 float rng_unit(void);   /* [0, 1) */
 float rng_normal(void); /* about normal: mean 0, deviation 1, at most 6 */
 int64_t rng_pick(const int64_t *values, int count);
@@ -193,6 +195,9 @@ attn_output tensor_output(const test_tensor *t);
 
 /* ---- problems: one call with its tensors */
 
+/* Whether a call is asked for the statistics of its rows. */
+enum { STATS_OFTEN = 0, STATS_NEVER, STATS_ALWAYS };
+
 typedef struct test_shape {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v;
     int dtype_q, dtype_k, dtype_v, dtype_o;
@@ -200,11 +205,13 @@ typedef struct test_shape {
     float factor_q, factor_k, factor_v; /* of the normal values; 0 = 1 */
     int varlen; /* nonzero: seq_q and seq_kv are totals, cut into `batch` random sequences */
     int no_lse;
+    int stats; /* STATS_... */
 } test_shape;
 
 typedef struct test_problem {
     attn_params p;
     test_tensor q, k, v, o, lse; /* lse.dim = 1 */
+    test_tensor stats;           /* dim = 2; there even where p.stats is empty */
 } test_problem;
 
 /* A small random shape: 1..2 batch entries, 1..2 heads, lengths 1..150 biased to the edges of 16,
@@ -218,13 +225,13 @@ void problem_scatter(test_problem *t, int64_t page_size, int ring);
 int problem_run(test_problem *t);
 /* The same by test_run_small. */
 int problem_run_small(test_problem *t, int percent);
-/* Nonzero: rows of o, lse and state beyond q_len are as they were made. */
+/* Nonzero: rows of o, lse, stats and state beyond q_len are as they were made. */
 int problem_padding_untouched(const test_problem *t);
 /* The same, then compares with the oracle; rows beyond q_len must be untouched. */
 double problem_check(test_problem *t);
-/* An output like t's own that another run can write to: o, lse and p of t are replaced by it. */
+/* Outputs like t's own that another run can write to: o, lse, stats and p of t are replaced. */
 void problem_new_output(test_problem *t);
-/* Nonzero: o and lse of both have the same bits. */
+/* Nonzero: o, lse and stats have the same bits, where both have them. */
 int problem_same_bits(const test_problem *a, const test_problem *b);
 
 /* ---- running */
@@ -245,8 +252,8 @@ attn_status test_run_small(const attn_params *p, int percent);
 double tolerance_units(double value, double expected, double tolerance);
 /* -0 and NaN with any other bits than the canonical ones are never stored. */
 int is_stored_form(int dtype, const void *data, ptrdiff_t index);
-/* Runs nothing: compares what *p points to (o, lse; state with p->partial) against the oracle, one
- * CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
+/* Runs nothing: compares what *p points to (o, lse, stats; state with p->partial) against the oracle,
+ * one CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
 double compare_with_oracle(const attn_params *p);
 /* The same for p->logits. */
 double compare_logits(const attn_params *p);

@@ -94,7 +94,7 @@ static result give_outputs(const kind *k, attn_params *p)
     const size_t o = rows * (size_t)k->dim * size, lse = rows * size;
     const size_t logits = k->with_logits ? rows * (size_t)k->seq_kv * size : 0;
     result r;
-    r.size = o + 2 * lse + logits;
+    r.size = o + 3 * lse + logits;
     r.bytes = memset(test_alloc_at(r.size, PLACE_PAGE_AFTER), 0x11, r.size);
     if (k->partial) {
         p->state.o = (float *)(void *)r.bytes;
@@ -103,8 +103,9 @@ static result give_outputs(const kind *k, attn_params *p)
     } else {
         p->o.data = r.bytes;
         p->lse.data = r.bytes + o;
+        p->stats.data = r.bytes + o + lse;
     }
-    p->logits.data = logits > 0 ? (float *)(void *)(r.bytes + o + 2 * lse) : NULL;
+    p->logits.data = logits > 0 ? (float *)(void *)(r.bytes + o + 3 * lse) : NULL;
     return r;
 }
 

@@ -11,7 +11,7 @@
 enum { BITS_HEADS = 4, BITS_ROWS = 96, BITS_KEYS = 1200, BITS_DIM = 48 };
 
 typedef struct bits_buffers {
-    char *q, *k, *v, *o[2]; /* o: without and with the text */
+    char *q, *k, *v, *o[2]; /* o: without and with the text; stats behind it */
 } bits_buffers;
 
 static int backwards(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -40,6 +40,7 @@ static int compute(const bits_buffers *b, int rows, int dtype, int workers, cons
     p.k.data = b->k;
     p.v.data = b->v;
     p.o.data = o;
+    p.stats.data = o + sizeof(float) * BITS_HEADS * (size_t)rows * BITS_DIM;
     p.num_workers = workers;
     p.parallel_for = backwards;
     p.tuning = text;
@@ -62,15 +63,16 @@ static int same_bits_of(const bits_buffers *b, int rows, int dtype, int workers,
         return 0;
     if (spoil)
         b->o[1][bytes / 2] ^= 1;
-    return !memcmp(b->o[0], b->o[1], bytes);
+    return !memcmp(b->o[0], b->o[1], bytes + sizeof(float) * BITS_HEADS * (size_t)rows * 2);
 }
 
 int tuning_same_bits(const char *text, int spoil)
 {
     const size_t rows = sizeof(float) * BITS_HEADS * BITS_ROWS * BITS_DIM;
+    const size_t all = rows + sizeof(float) * BITS_HEADS * BITS_ROWS * 2;
     const size_t keys = sizeof(float) * BITS_KEYS * BITS_DIM;
     const bits_buffers b = {
-        malloc(rows), malloc(keys), malloc(keys), { malloc(rows), malloc(rows) }
+        malloc(rows), malloc(keys), malloc(keys), { malloc(all), malloc(all) }
     };
     int same = b.q && b.k && b.v && b.o[0] && b.o[1];
     for (int decode = 0; decode < 2; decode++)

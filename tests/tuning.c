@@ -45,15 +45,16 @@ static void *numbers(int64_t count, int dtype)
 
 static int64_t outputs_of(const struct shape *s)
 {
-    return s->heads * s->rows * (s->dim_v + 1);
+    return s->heads * s->rows * (s->dim_v + 3);
 }
 
-/* o and, behind it, lse, both f32. */
+/* o and, behind it, lse and stats, all f32. */
 static void give_output(const struct shape *s, attn_params *p)
 {
     float *out = test_alloc((size_t)outputs_of(s) * sizeof *out);
     p->o.data = out;
     p->lse.data = out + s->heads * s->rows * s->dim_v;
+    p->stats.data = out + s->heads * s->rows * (s->dim_v + 1);
 }
 
 /* Without data: for attn_explain. */
@@ -73,6 +74,7 @@ static attn_params make_sizes(const struct shape *s)
     p.parallel_for = backwards;
     p.k.dtype = p.v.dtype = s->dtype;
     p.q.data = p.k.data = p.v.data = p.o.data = p.lse.data = there;
+    p.stats.data = there;
     return p;
 }
 
