@@ -1693,17 +1693,27 @@ INLINED void open_rows(const tile *t, const gradient *g)
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
+/* Of row `number` of the tile: asked where it is needed, since registers are few. */
+INLINED origin tile_origin(const tile *t, int number)
+{
+    const origin of = { t->at.m[number], t->at.inverse[number], t->at.l[number],
+                        most_exponent(t->in) };
+    return of;
+}
+
 /* s: the score; dp: dout v. A dead pair gives +0, or DEAD in a redo; so does p of a dropped one. */
-INLINED float pair_gradient(const tile *t, const row *r, origin of, int j, float s, float dp,
+INLINED float pair_gradient(const tile *t, const row *r, int number, int j, float s, float dp,
                             int wish)
 {
     const inputs *in = t->in;
     const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
     const int drops = PAIRS && HAS(F_DROPOUT), dropped = drops && is_dropped(in, r, j);
     const float z = PAIRS ? logit_of(in, r, j, s) : s;
+    origin of;
     float p, x;
     if (z == NEG_INF || (wish == WISH_PV && dropped))
         return dead;
+    of = tile_origin(t, number);
     p = probability(of, z);
     if (wish == WISH_PV)
         return drops ? p * FLOAT_NUMBER(N_KEEP) : p;
@@ -1725,7 +1735,7 @@ INLINED void pair_tile(const tile *t, const gradient *g, long j0, int wish)
     const matrix dout = matrix_of(g->dout, NUMBER(N_DOUT), (int)NUMBER(N_DOUT_TYPE),
                                   t->at.dout_at);
     const matrix v = matrix_of(in->v, NUMBER(N_V), V_TYPE, t->at.v_at);
-    const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f, most = most_exponent(in);
+    const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
     float x[TM][TN];
     multiply_qk(t, x);
     store_pairs(t, x, t->at.s, LDS);
@@ -1735,14 +1745,13 @@ INLINED void pair_tile(const tile *t, const gradient *g, long j0, int wish)
     ROLL for (int i = 0; i < TM; i++) {
         const int number = t->ty + i * TY;
         const row r = tile_row(t, number);
-        const origin of = { t->at.m[number], t->at.inverse[number], t->at.l[number], most };
         __local float *s = t->at.s + number * LDS + t->tx;
         __local const float *dp = t->at.area + number * BN + t->tx;
         ROLL for (int j = 0; j < TN; j++) {
             const long key = j0 + t->tx + j * TX;
             const int live = key >= r.lo && key < r.hi;
-            s[j * TX] = live ? pair_gradient(t, &r, of, (int)key, s[j * TX], dp[j * TX], wish)
-                             : dead;
+            s[j * TX] = live ? pair_gradient(t, &r, number, (int)key, s[j * TX], dp[j * TX],
+                                             wish) : dead;
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
