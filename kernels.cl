@@ -50,7 +50,7 @@ enum attn_cl_number {
     N_DROP_BELOW, N_SEED_LOW, N_SEED_HIGH,
     N_WINDOW_LEFT, N_WINDOW_RIGHT, N_CHUNKED,
     ATTN_CL_TENSOR(N_Q), ATTN_CL_TENSOR(N_K), ATTN_CL_TENSOR(N_V), ATTN_CL_TENSOR(N_O),
-    ATTN_CL_TENSOR(N_LSE),
+    ATTN_CL_TENSOR(N_LSE), ATTN_CL_TENSOR(N_STATS),
     N_RING, N_PAGE_SIZE, N_TABLE, N_TABLE_STRIDE,
     ATTN_CL_PAIRS(N_BIAS), ATTN_CL_PAIRS(N_BOOL), ATTN_CL_PAIRS(N_BIT),
     N_BLOCK_Q, N_BLOCK_K,
@@ -75,13 +75,17 @@ enum attn_cl_flag {
     F_CAUSAL = 1, F_WINDOW = 2, F_CHUNKED = 4, F_BITMAP = 8, F_CSR = 16, F_TREE = 32,
     F_SEGMENTS = 64, F_BOOL_MASK = 128, F_BIT_MASK = 256, F_SOFTCAP = 512, F_BIAS = 1024,
     F_ALIBI = 2048, F_DROPOUT = 4096, F_SOFTMAX1 = 8192, F_SINKS = 16384, F_PARTIAL = 32768,
-    F_O = 65536, F_LSE = 131072, F_REDO = 262144, F_DLSE = 524288
+    F_O = 65536, F_LSE = 131072, F_REDO = 262144, F_DLSE = 524288,
+    F_STATS = 1048576
 };
 
 /* A sequence of the batch, as in attn.h. */
 enum attn_cl_sequence { S_Q_ROW, S_Q_LEN, S_KV_ROW, S_KV_LEN, S_COLUMN, S_OFFSET, S_KEY_BASE,
                         S_PREFIX, S_KV_SEGMENT, S_COUNT };
 enum attn_cl_tile { TILE_SEQUENCE, TILE_FIRST, TILE_COUNT }; /* first of the flattened rows */
+
+/* What gradients know of all rows, each in an array of its own. */
+enum attn_cl_known { KNOWN_M, KNOWN_R, KNOWN_DELTA, KNOWN_SINK_TERM, KNOWN_COUNT };
 
 enum attn_cl_size { CL_BN = 64, CL_TX = 16, CL_TY = 16, CL_BLOCK = 16, CL_ROW_GROUP = 64,
                     CL_MAX_PARTS = 256, CL_CHECKS = 10 * 192 };
@@ -342,11 +346,12 @@ uint philox(uint x, uint y, uint z, uint w, uint k0, uint k1)
 
 /* What the tiled kernels write: results, or raw states. */
 #define OUTPUTS                                                                                    \
-    out_bytes o_out, out_bytes lse_out, out_bytes m_out, out_bytes l_out, out_bytes state_out
-#define MAKE_OUTPUTS { o_out, lse_out, m_out, l_out, state_out }
+    out_bytes o_out, out_bytes lse_out, out_bytes stats_out, out_bytes m_out, out_bytes l_out,     \
+        out_bytes state_out
+#define MAKE_OUTPUTS { o_out, lse_out, stats_out, m_out, l_out, state_out }
 
 typedef struct outputs {
-    out_bytes o, lse, m, l, state;
+    out_bytes o, lse, stats, m, l, state;
 } outputs;
 
 typedef struct inputs {
@@ -612,24 +617,27 @@ sum add_states(float ma, float la, float mb, float lb)
     return x;
 }
 
-/* The sink entered: o * before * factor is the result. */
+/* The sink entered: o * before * factor is the result. Of an empty row m and l are those of the sink,
+ * or (-inf, 0). */
 typedef struct ending {
     float m, l, before, factor, lse;
 } ending;
 
 ending end_row(const inputs *in, int head, float m, float l)
 {
-    const float sink = sink_of(in, head);
+    const float sink = sink_of(in, head), sink2 = sink * LOG2E_HI;
     ending e;
-    e.m = m;
-    e.l = l;
+    e.m = sink2;
+    e.l = sink == NEG_INF ? 0.0f : 1.0f;
     e.before = 1.0f;
     e.factor = 0.0f;
     e.lse = sink;
     if (l == 0.0f)
         return e;
+    e.m = m;
+    e.l = l;
     if (sink != NEG_INF) {
-        const sum x = add_states(m, l, sink * LOG2E_HI, 1.0f);
+        const sum x = add_states(m, l, sink2, 1.0f);
         e.m = x.m;
         e.l = x.l;
         e.before = x.a;
@@ -646,6 +654,18 @@ float ended(float o, float l, ending e)
     o = o * e.before;
     o = o * e.factor;
     return l == 0.0f ? 0.0f : o;
+}
+
+/* What is asked for of the row's end beside o. */
+void write_ending(const inputs *in, const row *r, ending e, out_bytes lse, out_bytes stats)
+{
+    if (HAS(F_LSE))
+        store1(lse + NUMBER(N_LSE), 0, row_at(in, N_LSE, r), e.lse);
+    if (HAS(F_STATS)) {
+        const long at = row_at(in, N_STATS, r);
+        store1(stats + NUMBER(N_STATS), 0, at, e.m);
+        store1(stats + NUMBER(N_STATS), 0, at + 1, e.l);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -677,7 +697,8 @@ float ended(float o, float l, ending e)
 typedef struct shared {
     __local float *area;    /* slices of Q and K, then of V */
     __local float *s;       /* [BM][LDS] logits, then probabilities */
-    __local float *m, *l;   /* [BM] of the current chunk; of gradients lse in base 2 and delta */
+    __local float *m, *l;   /* [BM] of the current chunk; of gradients m and delta */
+    __local float *inverse; /* [BM] of gradients: r */
     __local float *block_m; /* [BM][BLOCKS] maximum of a block, then the m that it has entered */
     __local float *alpha;   /* [BM][BLOCKS] factor on l and o before a block enters */
     __local int *lo, *hi;   /* [BM] keys that the row may see; none if it is not in use */
@@ -1158,7 +1179,7 @@ INLINED int is_spoilt(const tile *t, float o[TM][TD])
 
 /* ---- results */
 
-/* o, lse or the raw state of a row whose keys all were in this part. */
+/* Results or the raw state of a row whose keys all were in this part. */
 INLINED void write_row(const tile *t, int i, const float o[TD], const outputs *out)
 {
     const inputs *in = t->in;
@@ -1183,8 +1204,8 @@ INLINED void write_row(const tile *t, int i, const float o[TD], const outputs *o
     if (raw) {
         ((__global float *)(out->m + NUMBER(N_STATE_M)))[number] = m + 0.0f;
         ((__global float *)(out->l + NUMBER(N_STATE_L)))[number] = l;
-    } else if (HAS(F_LSE)) {
-        store1(out->lse + NUMBER(N_LSE), 0, row_at(in, N_LSE, &one), e.lse);
+    } else {
+        write_ending(in, &one, e, out->lse, out->stats);
     }
 }
 
@@ -1364,8 +1385,8 @@ void merge_parts(INPUTS, OUTPUTS, __global const int *tiles, __global float *par
     if (t == 0 && HAS(F_PARTIAL)) {
         ((__global float *)(m_out + NUMBER(N_STATE_M)))[row_number] = m[root] + 0.0f;
         ((__global float *)(l_out + NUMBER(N_STATE_L)))[row_number] = l[root];
-    } else if (t == 0 && HAS(F_LSE)) {
-        store1(lse_out + NUMBER(N_LSE), 0, row_at(in, N_LSE, &r), e.lse);
+    } else if (t == 0) {
+        write_ending(in, &r, e, lse_out, stats_out);
     }
 }
 
@@ -1514,10 +1535,10 @@ void naive_scores(INPUTS, int b, int head, int keys, __global float *matrix)
         matrix[get_global_id(1) * keys + j] = logit_of(in, &r, j, score_of(in, &r, j));
 }
 
-/* Item: query. P = softmax(S); what divides it, and the LSE. */
+/* Item: query. P = softmax(S); what divides it, LSE and statistics. */
 __kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
 void naive_softmax(INPUTS, int b, int head, int keys, __global float *matrix,
-                   __global float *factors, out_bytes lse)
+                   __global float *factors, out_bytes lse, out_bytes stats)
 {
     const inputs all = MAKE_INPUTS;
     const inputs *in = &all;
@@ -1542,8 +1563,7 @@ void naive_softmax(INPUTS, int b, int head, int keys, __global float *matrix,
     }
     e = end_row(in, r.head, m, l);
     factors[get_global_id(0)] = e.before * e.factor;
-    if (HAS(F_LSE))
-        store1(lse + NUMBER(N_LSE), 0, row_at(in, N_LSE, &r), e.lse);
+    write_ending(in, &r, e, lse, stats);
 }
 
 /* Item: column of V, query. O = P V. */
@@ -1588,17 +1608,48 @@ enum wish { WISH_DZ, WISH_DS, WISH_PV };
 
 typedef struct gradient {
     bytes dout;
-    __global const float *stats; /* of all rows: lse in base 2, delta, the sink's terms */
+    __global const float *known; /* see attn_cl_known */
 } gradient;
 
-INLINED float at_most_127(float x)
+/* What the gradients of a pair need of its row. */
+typedef struct origin {
+    float m, r, delta;
+    float most; /* of s - m; the LSE alone has an error, so that 1 has to be the most for p */
+} origin;
+
+INLINED float most_exponent(const inputs *in)
 {
-    return x > 127.0f ? 127.0f : x; /* NaN stays */
+    return HAS(F_STATS) ? 127.0f : 0.0f;
+}
+
+INLINED float probability(origin of, float s)
+{
+    float p = s - of.m;
+    p = p > of.most ? of.most : p; /* NaN stays */
+    p = EXP2(p);
+    return p * of.r;
+}
+
+/* All but delta. */
+INLINED origin load_origin(const inputs *in, const row *r, bytes lse, bytes stats)
+{
+    const long at = row_at(in, HAS(F_STATS) ? N_STATS : N_LSE, r);
+    origin of = { 0.0f, 1.0f, 0.0f, most_exponent(in) };
+    if (HAS(F_STATS)) {
+        const float l = load1(stats + NUMBER(N_STATS), 0, at + 1);
+        of.m = load1(stats + NUMBER(N_STATS), 0, at);
+        of.r = l == 0.0f ? 0.0f : reciprocal(l);
+    } else {
+        of.m = load1(lse + NUMBER(N_LSE), 0, at) * LOG2E_HI;
+    }
+    of.m = of.m == NEG_INF ? 0.0f : of.m;
+    return of;
 }
 
 /* Item: row; query head, sequence. */
 __kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
-void statistics(INPUTS, bytes o, bytes lse, bytes dout, bytes dlse, __global float *stats)
+void statistics(INPUTS, bytes o, bytes lse, bytes stats, bytes dout, bytes dlse,
+                __global float *known)
 {
     const inputs all = MAKE_INPUTS;
     const inputs *in = &all;
@@ -1607,7 +1658,8 @@ void statistics(INPUTS, bytes o, bytes lse, bytes dout, bytes dlse, __global flo
     const long o_at = row_at(in, N_O, &r), dout_at = row_at(in, N_DOUT, &r);
     const long to = state_row(in, &r), rows = NUMBER(N_ALL_ROWS);
     const float sink = sink_of(in, head);
-    float delta = 0.0f, lse2, x;
+    float delta = 0.0f, x;
+    origin of;
     int d;
     if (!r.used)
         return;
@@ -1616,13 +1668,13 @@ void statistics(INPUTS, bytes o, bytes lse, bytes dout, bytes dlse, __global flo
                     load1(o + NUMBER(N_O), (int)NUMBER(N_O_TYPE), o_at + d), delta);
     if (HAS(F_DLSE))
         delta = delta - load1(dlse + NUMBER(N_DLSE), 0, row_at(in, N_DLSE, &r));
-    lse2 = load1(lse + NUMBER(N_LSE), 0, row_at(in, N_LSE, &r)) * LOG2E_HI;
-    x = sink * LOG2E_HI;
-    x = at_most_127(x - lse2);
-    x = -exp2_canon(x) * delta;
-    stats[to] = lse2;
-    stats[rows + to] = delta;
-    stats[2 * rows + to] = sink == NEG_INF ? 0.0f : x;
+    of = load_origin(in, &r, lse, stats);
+    x = probability(of, sink * LOG2E_HI);
+    x = -x * delta;
+    known[KNOWN_M * rows + to] = of.m;
+    known[KNOWN_R * rows + to] = of.r;
+    known[KNOWN_DELTA * rows + to] = delta;
+    known[KNOWN_SINK_TERM * rows + to] = sink == NEG_INF ? 0.0f : x;
 }
 
 /* Rows first, first + step, ...: where they lie, which keys they see, what is known of them. */
@@ -1632,32 +1684,42 @@ INLINED void open_rows(const tile *t, const gradient *g)
     set_rows(t);
     if (t->t < BM) {
         const row r = tile_row(t, t->t);
-        const long at = r.used ? state_row(in, &r) : 0;
-        const float lse2 = r.used ? g->stats[at] : 0.0f;
-        t->at.m[t->t] = lse2 == NEG_INF ? 0.0f : lse2;
-        t->at.l[t->t] = r.used ? g->stats[NUMBER(N_ALL_ROWS) + at] : 0.0f;
+        const long at = r.used ? state_row(in, &r) : 0, rows = NUMBER(N_ALL_ROWS);
+        t->at.m[t->t] = r.used ? g->known[KNOWN_M * rows + at] : 0.0f;
+        t->at.inverse[t->t] = r.used ? g->known[KNOWN_R * rows + at] : 0.0f;
+        t->at.l[t->t] = r.used ? g->known[KNOWN_DELTA * rows + at] : 0.0f;
         t->at.dout_at[t->t] = r.used ? row_at(in, N_DOUT, &r) : NOWHERE;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
+/* Of row `number` of the tile: asked where it is needed, since registers are few. */
+INLINED origin tile_origin(const tile *t, int number)
+{
+    const origin of = { t->at.m[number], t->at.inverse[number], t->at.l[number],
+                        most_exponent(t->in) };
+    return of;
+}
+
 /* s: the score; dp: dout v. A dead pair gives +0, or DEAD in a redo; so does p of a dropped one. */
-INLINED float pair_gradient(const tile *t, const row *r, float lse2, float delta, int j, float s,
-                            float dp, int wish)
+INLINED float pair_gradient(const tile *t, const row *r, int number, int j, float s, float dp,
+                            int wish)
 {
     const inputs *in = t->in;
     const float dead = t->redo ? as_float(DEAD_BITS) : 0.0f;
     const int drops = PAIRS && HAS(F_DROPOUT), dropped = drops && is_dropped(in, r, j);
     const float z = PAIRS ? logit_of(in, r, j, s) : s;
+    origin of;
     float p, x;
     if (z == NEG_INF || (wish == WISH_PV && dropped))
         return dead;
-    p = EXP2(at_most_127(z - lse2));
+    of = tile_origin(t, number);
+    p = probability(of, z);
     if (wish == WISH_PV)
         return drops ? p * FLOAT_NUMBER(N_KEEP) : p;
     if (drops)
         dp = dropped ? 0.0f : dp * FLOAT_NUMBER(N_KEEP);
-    x = dp - delta;
+    x = dp - of.delta;
     x = p * x;
     if (wish == WISH_DZ && PAIRS && HAS(F_SOFTCAP)) {
         const float tangent = tanh_canon(s * FLOAT_NUMBER(N_ICAP2));
@@ -1683,13 +1745,12 @@ INLINED void pair_tile(const tile *t, const gradient *g, long j0, int wish)
     ROLL for (int i = 0; i < TM; i++) {
         const int number = t->ty + i * TY;
         const row r = tile_row(t, number);
-        const float lse2 = t->at.m[number], delta = t->at.l[number];
         __local float *s = t->at.s + number * LDS + t->tx;
         __local const float *dp = t->at.area + number * BN + t->tx;
         ROLL for (int j = 0; j < TN; j++) {
             const long key = j0 + t->tx + j * TX;
             const int live = key >= r.lo && key < r.hi;
-            s[j * TX] = live ? pair_gradient(t, &r, lse2, delta, (int)key, s[j * TX], dp[j * TX],
+            s[j * TX] = live ? pair_gradient(t, &r, number, (int)key, s[j * TX], dp[j * TX],
                                              wish) : dead;
         }
     }
@@ -1753,18 +1814,19 @@ INLINED void sweep_keys(const tile *t, const gradient *g, float total[TM][TD])
 
 /* Local memory of the kernels, and what an item knows of its work. */
 #define OPEN_TILE                                                                                  \
-    __local float area[AREA], s[BM * LDS], m[BM], l[BM];                                           \
+    __local float area[AREA], s[BM * LDS], m[BM], l[BM], inverse[BM];                              \
     __local long q_at[BM], dout_at[BM], k_at[BN], v_at[BN];                                        \
     __local int lo[BM], hi[BM], range[4], flag[2];                                                 \
     const inputs all = MAKE_INPUTS;                                                                \
     const inputs *in = &all;                                                                       \
-    const gradient given = { dout, stats }, *g = &given;                                           \
+    const gradient given = { dout, known }, *g = &given;                                           \
     tile t;                                                                                        \
     t.in = in;                                                                                     \
     t.at.area = area;                                                                              \
     t.at.s = s;                                                                                    \
     t.at.m = m;                                                                                    \
     t.at.l = l;                                                                                    \
+    t.at.inverse = inverse;                                                                        \
     t.at.block_m = t.at.alpha = area; /* not used: flag[0] is 0 */                                 \
     t.at.lo = lo;                                                                                  \
     t.at.hi = hi;                                                                                  \
@@ -1792,7 +1854,7 @@ INLINED void choose_sequence(tile *t, long b, int kv_head, long step)
 }
 
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
-void query_gradients(INPUTS, bytes dout, __global const float *stats, out_bytes dq)
+void query_gradients(INPUTS, bytes dout, __global const float *known, out_bytes dq)
 {
     OPEN_TILE
     const int slices = (int)NUMBER(N_SLICES), dim = (int)NUMBER(N_DIM);
@@ -1883,7 +1945,7 @@ INLINED void sweep_rows(tile *t, const gradient *g, long j0, int wish, float tot
 }
 
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
-void key_gradients(INPUTS, bytes dout, __global const float *stats, out_bytes dk, out_bytes dv)
+void key_gradients(INPUTS, bytes dout, __global const float *known, out_bytes dk, out_bytes dv)
 {
     OPEN_TILE
     const int key_slices = (int)NUMBER(N_KEY_SLICES);
@@ -2014,7 +2076,7 @@ INLINED void add_elements(const tile *t, const sums *to, long j0)
 /* Group: tile of rows of a head. Pairs, or rows summed over their keys, go to their elements; where
  * rows are summed over, too, to row_sums. */
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
-void add_rows(INPUTS, bytes dout, __global const float *stats, SUM_ARGUMENTS)
+void add_rows(INPUTS, bytes dout, __global const float *known, SUM_ARGUMENTS)
 {
     OPEN_SUM
     float part = 0.0f, total = 0.0f;
@@ -2048,7 +2110,7 @@ void add_rows(INPUTS, bytes dout, __global const float *stats, SUM_ARGUMENTS)
 
 /* Group: 64 keys. Of a head, the sum of each over the rows. */
 __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
-void add_columns(INPUTS, bytes dout, __global const float *stats, SUM_ARGUMENTS)
+void add_columns(INPUTS, bytes dout, __global const float *known, SUM_ARGUMENTS)
 {
     OPEN_SUM
     const long j0 = (long)get_group_id(0) * BN, keys = t.n_to - t.n_from;
@@ -2093,7 +2155,7 @@ __kernel void add_row_sums(INPUTS, __global const float *row_sums, out_bytes out
 
 /* Item: query head. dsinks, in chunks of rows. */
 __kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
-void sink_gradients(INPUTS, __global const float *stats, out_bytes dsinks, int batch)
+void sink_gradients(INPUTS, __global const float *known, out_bytes dsinks, int batch)
 {
     const inputs all = MAKE_INPUTS;
     const inputs *in = &all;
@@ -2104,7 +2166,8 @@ void sink_gradients(INPUTS, __global const float *stats, out_bytes dsinks, int b
         return;
     for (b = 0; b < batch; b++) {
         const row r = head_row(in, b, head, 0);
-        __global const float *terms = stats + 2 * NUMBER(N_ALL_ROWS) + state_row(in, &r);
+        __global const float *terms = known + KNOWN_SINK_TERM * NUMBER(N_ALL_ROWS) +
+                                      state_row(in, &r);
         for (i = 0; i < r.s[S_Q_LEN]; i = end) {
             float part = 0.0f;
             for (end = min(i + 1024, r.s[S_Q_LEN]); i < end; i++)

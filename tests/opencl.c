@@ -7,6 +7,7 @@
 #include "pool.h"
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ typedef struct small_case {
     const char *name;
     int64_t heads_q, rows, keys, dim;
     int dtype, large; /* large: not with ATTN_TEST_QUICK */
+    int stats;        /* asked for; gradients read them and no LSE */
     void (*change)(test_problem *t);
 } small_case;
 
@@ -69,22 +71,52 @@ static void make_modified(test_problem *t)
     t->p.dropout_p = 0.25f;
 }
 
+/* Rows 0 to 10 see nothing; a head has a sink. */
+static void make_empty(test_problem *t)
+{
+    static const float sinks[] = { 0.5f, -HUGE_VALF };
+    t->p.sinks = sinks;
+    t->p.causal = 1;
+}
+
 static const small_case small_cases[] = {
-    { "prefill", 2, 20, 70, 24, ATTN_F32, 0, NULL },
-    { "prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, NULL },
-    { "causal", 2, 20, 50, 24, ATTN_BF16, 0, make_causal },
-    { "window", 2, 20, 70, 8, ATTN_F32, 0, make_window },
-    { "ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged },
-    { "paged", 2, 20, 50, 8, ATTN_F32, 0, make_paged },
-    { "ring", 2, 9, 50, 8, ATTN_F32, 0, make_ring },
-    { "redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo },
-    { "softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified },
-    { "decode", 4, 1, 100, 24, ATTN_F32, 0, NULL },
-    { "decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, NULL },
-    { "decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, NULL },
-    { "chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, make_causal },
-    { "columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, NULL },
+    { "prefill", 2, 20, 70, 24, ATTN_F32, 0, 1, NULL },
+    { "prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, 0, NULL },
+    { "causal", 2, 20, 50, 24, ATTN_BF16, 0, 0, make_causal },
+    { "window", 2, 20, 70, 8, ATTN_F32, 0, 1, make_window },
+    { "ragged", 2, 20, 50, 8, ATTN_F32, 0, 1, make_ragged },
+    { "paged", 2, 20, 50, 8, ATTN_F32, 0, 0, make_paged },
+    { "ring", 2, 9, 50, 8, ATTN_F32, 0, 0, make_ring },
+    { "redo", 1, 20, 50, 8, ATTN_F32, 0, 1, make_redo },
+    { "softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, 1, make_modified },
+    { "decode", 4, 1, 100, 24, ATTN_F32, 0, 0, NULL },
+    { "decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, 1, NULL },
+    { "decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, 0, NULL },
+    { "chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, 1, make_causal },
+    { "columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, 1, NULL },
+    { "sinks, empty rows", 2, 20, 9, 8, ATTN_F32, 0, 1, make_empty },
 };
+
+/* A tensor for the statistics, in any layout. */
+static void ask_statistics(attn_params *p, test_tensor *stats)
+{
+    tensor_make(stats, ATTN_F32, (int)rng_int(0, LAYOUT_NEGATIVE), p->batch, p->num_heads_q,
+                p->seq_len_q, 2);
+    tensor_remember(stats);
+    p->stats = tensor_output(stats);
+}
+
+static int same_statistics(const test_tensor *a, const test_tensor *b)
+{
+    for (int64_t n = 0; n < a->batch * a->heads * a->seq * 2; n++) {
+        const int64_t row = n / 2, head = row / a->seq;
+        const float x = tensor_get(a, head / a->heads, head % a->heads, row % a->seq, n % 2);
+        const float y = tensor_get(b, head / a->heads, head % a->heads, row % a->seq, n % 2);
+        if (memcmp(&x, &y, sizeof x) != 0)
+            return 0;
+    }
+    return tensor_gaps_unchanged(a) && tensor_gaps_unchanged(b);
+}
 
 /* The case and its problem; 0 = it is left out. */
 static int begin_small(const small_case *c, test_problem *t)
@@ -114,13 +146,20 @@ static void check_small(attn_opencl *gpu)
     const attn_backend backend = attn_opencl_backend(gpu, NULL);
     for (size_t i = 0; i < sizeof small_cases / sizeof *small_cases; i++) {
         test_problem cpu, device;
+        test_tensor right, got;
         if (!begin_small(&small_cases[i], &cpu))
             continue;
         device = cpu;
         problem_new_output(&device);
         device.p.backend = &backend;
+        if (small_cases[i].stats) {
+            ask_statistics(&cpu.p, &right);
+            ask_statistics(&device.p, &got);
+        }
         CHECK(problem_run(&cpu) && problem_run(&device), "a run failed");
         CHECK(problem_same_bits(&cpu, &device), "other bits than on the CPU");
+        CHECK(!small_cases[i].stats || same_statistics(&right, &got),
+              "other statistics than on the CPU");
         CHECK(problem_padding_untouched(&device), "rows beyond q_len were written");
     }
 }
@@ -150,16 +189,18 @@ static void make_bias_of_rows(test_problem *t)
 }
 
 static const small_case small_gradients[] = {
-    { "gradients", 2, 20, 70, 24, ATTN_F32, 0, NULL },
-    { "gradients, causal, f16", 2, 20, 50, 24, ATTN_F16, 0, make_causal },
-    { "gradients, window, bf16", 2, 20, 70, 8, ATTN_BF16, 0, make_window },
-    { "gradients, ragged", 2, 20, 50, 8, ATTN_F32, 0, make_ragged },
-    { "gradients, redo", 1, 20, 50, 8, ATTN_F32, 0, make_redo },
-    { "gradients, softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, make_modified },
-    { "gradients, dbias of keys", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_keys },
-    { "gradients, dbias of rows, dsinks", 2, 20, 50, 8, ATTN_F32, 0, make_bias_of_rows },
-    { "gradients, chunks of rows and keys", 2, 1100, 1100, 72, ATTN_F32, 1, make_causal },
-    { "gradients, slices", 2, 70, 130, 300, ATTN_F32, 1, NULL },
+    { "gradients", 2, 20, 70, 24, ATTN_F32, 0, 1, NULL },
+    { "gradients, causal, f16", 2, 20, 50, 24, ATTN_F16, 0, 0, make_causal },
+    { "gradients, window, bf16", 2, 20, 70, 8, ATTN_BF16, 0, 1, make_window },
+    { "gradients, ragged", 2, 20, 50, 8, ATTN_F32, 0, 1, make_ragged },
+    { "gradients, redo", 1, 20, 50, 8, ATTN_F32, 0, 0, make_redo },
+    { "gradients, softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, 1, make_modified },
+    { "gradients, dbias of keys", 2, 20, 50, 8, ATTN_F32, 0, 0, make_bias_of_keys },
+    { "gradients, dbias of rows, dsinks", 2, 20, 50, 8, ATTN_F32, 0, 1, make_bias_of_rows },
+    { "gradients, chunks of rows and keys", 2, 1100, 1100, 72, ATTN_F32, 1, 1, make_causal },
+    { "gradients, slices", 2, 70, 130, 300, ATTN_F32, 1, 0, NULL },
+    { "gradients, sinks, empty rows", 2, 20, 9, 8, ATTN_F32, 0, 1, make_empty },
+    { "gradients, sinks, empty rows, by the LSE", 2, 20, 9, 8, ATTN_F32, 0, 0, make_empty },
 };
 
 /* attn_backward on the device and on the CPU. */
@@ -169,11 +210,16 @@ static void check_small_gradients(attn_opencl *gpu)
     for (size_t i = 0; i < sizeof small_gradients / sizeof *small_gradients; i++) {
         gradients_case cpu, device;
         attn_backward_info info;
+        test_tensor stats;
         if (!begin_small(&small_gradients[i], &cpu.t))
             continue;
         gradients_attach(&cpu);
+        if (small_gradients[i].stats)
+            ask_statistics(&cpu.t.p, &stats);
         if (!gradients_forward(&cpu))
             continue;
+        if (small_gradients[i].stats)
+            cpu.t.p.lse.data = NULL;
         gradients_twin(&cpu, &device);
         device.t.p.backend = &backend;
         CHECK(attn_backward_explain(&device.t.p, &device.g, &info) == ATTN_OK &&

@@ -193,8 +193,9 @@ pocl_planted() {
         opencl_free poison 0
     plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
         opencl_naive poison 1
-    plant_dropped "lse taken for delta" 's/g->stats\[NUMBER(N_ALL_ROWS) + at\]/g->stats[at]/' \
-        opencl bits 71
+    plant_dropped "m taken for delta" 's/g->known\[KNOWN_DELTA/g->known[KNOWN_M/' opencl bits 71
+    plant_dropped "r left out" 's/return p \* of.r;/return p;/' opencl bits 71
+    plant_dropped "m in place of l" 's/0, at + 1, e.l);/0, at + 1, e.m);/' opencl bits 3
     plant_dropped "a sum that begins a row late" \
         's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits 144
 }
@@ -262,7 +263,7 @@ oclgrind_clean() {
 
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
-    prefill="0: prefill" gradients="14: gradients"
+    prefill="0: prefill" gradients="15: gradients"
     plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \

@@ -273,6 +273,12 @@ static void check_refusals(void)
     p = shape_of(1, 2, 2, 0, 100, 64);
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && !plan.forward,
           "no rows, but a kernel");
+    p = shape_of(1, 2, 2, 100, 100, 64);
+    p.stats.data = p.o.data;
+    p.o.data = NULL;
+    CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && plan.forward &&
+              plan.slices == 1,
+          "no kernel for statistics");
 }
 
 /* What validation lets through with a storage type that only the CPU has one day. */

@@ -5,6 +5,7 @@
 #include "../attn_opencl.h"
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,18 @@ static void check_list(attn_opencl *gpu)
     attn_opencl_close(gpu);
 }
 
+/* m and l of a row are one of many pairs: a device in its own order has another one than the CPU. */
+static void check_statistics(const test_problem *t, const test_tensor *stats)
+{
+    for (int64_t h = 0; h < t->p.num_heads_q; h++)
+        for (int64_t i = 0; i < t->p.seq_len_q; i++) {
+            const double m = tensor_get(stats, 0, h, i, 0), l = tensor_get(stats, 0, h, i, 1);
+            const double want = tensor_get(&t->lse, 0, h, i, 0), got = (m + log2(l)) * log(2);
+            CHECK(fabs(got - want) <= 1e-5 * (1 + fabs(want)), "(%g, %g) for an LSE of %g", m, l,
+                  want);
+        }
+}
+
 /* Kernels as they are written: a CPU's compiler takes seconds to optimise one. */
 static void check_call(attn_opencl *gpu)
 {
@@ -98,6 +111,7 @@ static void check_call(attn_opencl *gpu)
     attn_backend backend;
     attn_info about = { 0 };
     test_problem t;
+    test_tensor stats;
     if (!begin_case("a causal call"))
         return;
     o.device = getenv("ATTN_TEST_DEVICE");
@@ -110,9 +124,14 @@ static void check_call(attn_opencl *gpu)
     problem_make(&t, &shape);
     t.p.causal = 1;
     t.p.backend = &backend;
+    tensor_make(&stats, ATTN_F32, LAYOUT_PADDED, 1, shape.heads_q, shape.seq_q, 2);
+    tensor_remember(&stats);
+    t.p.stats = tensor_output(&stats);
     CHECK(attn_explain(&t.p, &about) == ATTN_OK && strcmp(about.backend_name, "opencl") == 0,
           "refused: %s", about.reasons);
     problem_check(&t);
+    CHECK(tensor_gaps_unchanged(&stats), "statistics written outside their elements");
+    check_statistics(&t, &stats);
     attn_opencl_close(gpu);
 }
 

@@ -90,8 +90,10 @@ static int array_in_call(int which, const attn_params *p, int gradients)
         return writes_values(p) ? which : NO_ARRAY;
     case OUT_O:
         return gradients ? IN_O : p->partial ? NO_ARRAY : which;
-    case OUT_LSE:
-        return gradients ? IN_LSE : p->partial ? NO_ARRAY : which;
+    case OUT_LSE: /* gradients read it only without statistics */
+        return gradients ? (p->stats.data ? NO_ARRAY : IN_LSE) : p->partial ? NO_ARRAY : which;
+    case OUT_STATS:
+        return gradients ? IN_STATS : p->partial ? NO_ARRAY : which;
     case OUT_M:
     case OUT_L:
     case OUT_STATE_O:

@@ -5,18 +5,18 @@
 
 #include "run.c"
 
-static void launch_statistics(session *s, cl_handle stats)
+static void launch_statistics(session *s, cl_handle known)
 {
     const attn_params *p = &s->pr->p;
     launch l = open_launch(s, &s->pl.forward, "statistics");
     add_arrays(&l, IN_O, IN_DLSE);
-    add_memory(&l, stats);
+    add_memory(&l, known);
     close_launch(&l, row_group, row_groups(s->pr->max_q_len), p->num_heads_q, p->batch);
 }
 
 /* launch_gradients launches kernel `name` with groups for each kv head and sequence. Results go to
  * arrays first to last. */
-static void launch_gradients(session *s, const char *name, int64_t groups, cl_handle stats,
+static void launch_gradients(session *s, const char *name, int64_t groups, cl_handle known,
                              int first, int last)
 {
     launch l;
@@ -24,15 +24,15 @@ static void launch_gradients(session *s, const char *name, int64_t groups, cl_ha
         return;
     l = open_launch(s, &s->pl.forward, name);
     add_arrays(&l, IN_DOUT, IN_DOUT);
-    add_memory(&l, stats);
+    add_memory(&l, known);
     add_arrays(&l, first, last);
     close_launch(&l, tile_group, groups, s->pr->p.num_heads_kv, s->pr->p.batch);
 }
 
-static void launch_sinks(session *s, cl_handle stats)
+static void launch_sinks(session *s, cl_handle known)
 {
     launch l = open_launch(s, &s->pl.forward, "sink_gradients");
-    add_memory(&l, stats);
+    add_memory(&l, known);
     add_arrays(&l, OUT_DSINKS, OUT_DSINKS);
     add_int(&l, s->pr->p.batch);
     close_launch(&l, row_group, row_groups(s->pr->p.num_heads_q), 1, 1);
@@ -42,7 +42,7 @@ static void launch_sinks(session *s, cl_handle stats)
 typedef struct pair_sum {
     const attn_sum_axes *axes;
     int number; /* its first number */
-    cl_handle out, stats, row_sums;
+    cl_handle out, known, row_sums;
 } pair_sum;
 
 static void launch_sum_ends(session *s, const pair_sum *sum, int first)
@@ -65,7 +65,7 @@ static void launch_tiles_of_sum(session *s, const pair_sum *sum, const char *nam
 {
     launch l = open_launch(s, &s->pl.forward, name);
     add_arrays(&l, IN_DOUT, IN_DOUT);
-    add_memory(&l, sum->stats);
+    add_memory(&l, sum->known);
     add_memory(&l, sum->out);
     add_memory(&l, sum->row_sums);
     add_int(&l, sum->number);
@@ -108,13 +108,13 @@ static void run_sum(session *s, const pair_sum *sum)
     launch_sum_ends(s, sum, 0);
 }
 
-static void run_sums(session *s, const attn_gradient_call *c, cl_handle stats)
+static void run_sums(session *s, const attn_gradient_call *c, cl_handle known)
 {
     const cl_handle row_sums =
         new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
     const pair_sum sums[] = {
-        { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, stats, row_sums },
-        { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, stats, row_sums },
+        { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, known, row_sums },
+        { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, known, row_sums },
     };
     int i;
     for (i = 0; i < COUNT_OF(sums); i++)
@@ -127,16 +127,16 @@ static void run_gradients(session *s, const attn_gradient_call *c)
     const attn_problem *pr = s->pr;
     const int64_t tiles = ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows);
     const int64_t key_slices = s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES];
-    const cl_handle stats =
+    const cl_handle known =
         new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
     if (pr->max_q_len > 0)
-        launch_statistics(s, stats);
+        launch_statistics(s, known);
     if (c->g.dq.data)
-        launch_gradients(s, "query_gradients", tiles * s->pl.slices, stats, OUT_DQ, OUT_DQ);
-    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN) * key_slices, stats,
+        launch_gradients(s, "query_gradients", tiles * s->pl.slices, known, OUT_DQ, OUT_DQ);
+    launch_gradients(s, "key_gradients", ceil_div(pr->max_kv_len, CL_BN) * key_slices, known,
                      OUT_DK, OUT_DV);
     if (c->g.dsinks)
-        launch_sinks(s, stats);
+        launch_sinks(s, known);
     if (c->g.dbias.data || c->g.dslopes)
-        run_sums(s, c, stats);
+        run_sums(s, c, known);
 }

@@ -117,7 +117,8 @@ static int writes_values(const attn_params *p)
 static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int tiled = pl->items > 0 && (pr->size_query || writes_values(p) || p->lse.data);
+    const int rows = pr->size_query || writes_values(p) || p->lse.data || p->stats.data;
+    const int tiled = pl->items > 0 && rows;
     const unsigned logits = p->logits.data ? 1u << PART_ROWS : 0;
     if (pr->impl == ATTN_IMPL_NAIVE)
         return 1u << PART_NAIVE | logits;
@@ -175,7 +176,7 @@ static int64_t all_rows(const attn_params *p)
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
 }
 
-/* The kernels of gradients have no block_m and alpha in local memory, but dout_at. */
+/* The kernels of gradients have no block_m and alpha in local memory, but inverse and dout_at. */
 static int64_t gradient_local_bytes(const device_plan *pl)
 {
     return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
@@ -189,7 +190,7 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
         .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p) },
         .programs = 1u << PART_BACKWARD,
         .slices = ceil_div(pr->p.head_dim, columns),
-        .statistics_bytes = 12 * all_rows(&pr->p),
+        .statistics_bytes = 4 * KNOWN_COUNT * all_rows(&pr->p),
     };
     if (gradient_local_bytes(&pl) > (int64_t)limits->local_bytes)
         pl.forward.rows = 32;

@@ -67,7 +67,7 @@ static void run_naive_head(session *s, const naive_head *at)
     }
     l = open_naive(s, at, "naive_softmax");
     add_memory(&l, at->factors);
-    add_arrays(&l, OUT_LSE, OUT_LSE);
+    add_arrays(&l, OUT_LSE, OUT_STATS);
     close_launch(&l, row_group, row_groups(rows), 1, 1);
     if (s->pr->p.o.data) {
         l = open_naive(s, at, "naive_values");
