@@ -5052,7 +5052,7 @@ static void write_rows(tile *t, float *state)
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
-    for (r = 0; r < t->pl->rows; r++)
+    for (r = 0; r < t->pl->rows && (p->lse.data || p->stats.data); r++)
         if (t->lanes[r].used)
             write_sums(p, &t->s, t->lanes[r].head, t->lanes[r].i, state[r], state_l(t, state)[r]);
 }
@@ -10341,11 +10341,12 @@ static float sink_term(const attn_params *p, float sink, float m, float r, float
 {
     const float most = most_exponent(p);
     float x = sink * LOG2E_HI;
+    if (is_neg_inf(sink))
+        return 0.0f;
     x = x - m;
     x = exp2_canon(x > most ? most : x);
     x = x * r;
-    x = -x * delta;
-    return is_neg_inf(sink) ? 0.0f : x;
+    return -x * delta;
 }
 
 static void row_statistics(const desk *w, grad_tile *row, int r)

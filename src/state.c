@@ -234,7 +234,7 @@ static void write_rows(tile *t, float *state)
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
-    for (r = 0; r < t->pl->rows; r++)
+    for (r = 0; r < t->pl->rows && (p->lse.data || p->stats.data); r++)
         if (t->lanes[r].used)
             write_sums(p, &t->s, t->lanes[r].head, t->lanes[r].i, state[r], state_l(t, state)[r]);
 }

@@ -280,6 +280,7 @@ typedef struct comparison {
     oracle_result expected;
     finding worst;
     int64_t b, h, i, dim_v;
+    double lag; /* of m behind the largest logit, base 2 */
 } comparison;
 
 static void find(comparison *c, int64_t d, double units, double value, double expected)
@@ -400,8 +401,8 @@ static void compare_empty_stats(comparison *c, float m, float l)
     find(c, -3, l == (sink == -HUGE_VALF ? 0.0f : 1.0f) ? 0 : HUGE_VAL, (double)l, 1);
 }
 
-/* m + log2(l) is the LSE; m may lie up to 16 below the largest logit, and at the sink where that is
- * more. The lse of the call is made of them. */
+/* m + log2(l) is the LSE; m may lie up to c->lag below the largest logit, and at the sink where that
+ * is more. The lse of the call is made of them. */
 static void compare_stats(comparison *c)
 {
     const attn_params *p = c->p;
@@ -426,7 +427,7 @@ static void compare_stats(comparison *c)
     find(c, -3, tolerance_units(value, c->expected.lse, c->expected.lse_tolerance), value,
          c->expected.lse);
     if (c->expected.lse == c->expected.lse &&
-        !((double)m >= fmax(most - 16, sink) - slack && (double)m <= fmax(most, sink) + slack))
+        !((double)m >= fmax(most - c->lag, sink) - slack && (double)m <= fmax(most, sink) + slack))
         find(c, -2, HUGE_VAL, (double)m, fmax(most, sink));
     if (T.exact && lse->data != NULL) {
         const float stored = ((const float *)lse->data)[place_in(c, lse, 1)];
@@ -482,10 +483,16 @@ static void compare_row(comparison *c)
 
 double compare_with_oracle(const attn_params *p)
 {
+    return compare_copies_with_oracle(p, 1);
+}
+
+double compare_copies_with_oracle(const attn_params *p, int copies)
+{
     comparison c;
     const int mark = test_mark();
     memset(&c, 0, sizeof c);
     c.p = p;
+    c.lag = 16 + log((double)copies) / log(2.0);
     c.dim_v = p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
     c.expected.o = test_alloc_at((size_t)c.dim_v * sizeof(double), PLACE_HEAP);
     c.expected.o_abs = NULL;

@@ -165,10 +165,12 @@ static void check_comparison(void)
     test_problem t;
     test_shape s;
     test_tensor *which[2];
+    float m;
     if (!begin_case("wrong numbers"))
         return;
     memset(&s, 0, sizeof s);
     s.batch = 1, s.heads_q = 1, s.seq_q = 3, s.seq_kv = 20, s.dim = 4;
+    s.stats = STATS_NEVER; /* the lse would have to be theirs to the bit */
     problem_make(&t, &s);
     if (!problem_run(&t))
         return;
@@ -181,6 +183,15 @@ static void check_comparison(void)
         CHECK(failures_with(&t, which[n], NAN) == 1, "NaN passes");
         CHECK(failures_with(&t, which[n], HUGE_VALF) == 1, "Inf passes");
     }
+    t.p.stats = tensor_output(&t.stats);
+    if (!problem_run(&t))
+        return;
+    m = tensor_get(&t.stats, 0, 0, 0, 0);
+    CHECK(failures_with(&t, &t.stats, m) == 0, "the right maximum fails");
+    CHECK(failures_with(&t, &t.stats, m + 1e-5f) == 1, "m of another lse passes");
+    CHECK(failures_with(&t, &t.stats, -0.0f) == 1, "-0 passes for m");
+    CHECK(failures_with(&t, &t.stats, NAN) == 1, "NaN passes for m");
+    memset(&t.p.stats, 0, sizeof t.p.stats);
     tensor_set(&t.k, 0, 0, 0, 0, NAN); /* now all rows must be NaN, and canonical */
     tensor_remember(&t.k);
     if (!problem_run(&t))

@@ -255,6 +255,8 @@ int is_stored_form(int dtype, const void *data, ptrdiff_t index);
 /* Runs nothing: compares what *p points to (o, lse, stats; state with p->partial) against the oracle,
  * one CHECK in all. Notes and returns the worst error in units of the tolerance of tests/oracle.h. */
 double compare_with_oracle(const attn_params *p);
+/* The same where a logit may stand for up to this many keys that are alike. */
+double compare_copies_with_oracle(const attn_params *p, int copies);
 /* The same for p->logits. */
 double compare_logits(const attn_params *p);
 

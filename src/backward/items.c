@@ -172,11 +172,12 @@ static float sink_term(const attn_params *p, float sink, float m, float r, float
 {
     const float most = most_exponent(p);
     float x = sink * LOG2E_HI;
+    if (is_neg_inf(sink))
+        return 0.0f;
     x = x - m;
     x = exp2_canon(x > most ? most : x);
     x = x * r;
-    x = -x * delta;
-    return is_neg_inf(sink) ? 0.0f : x;
+    return -x * delta;
 }
 
 static void row_statistics(const desk *w, grad_tile *row, int r)
