@@ -11908,14 +11908,6 @@ static attn_status check_mean(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
-{
-    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "stats.data is set, but the gathered variant merges by the LSE and has none");
-    return ATTN_OK;
-}
-
 static attn_status check_index_length(const attn_dilated *d, int64_t positions, text *why)
 {
     if (d->variant != ATTN_DILATED_GATHERED)
@@ -11957,8 +11949,6 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
         status = check_rows_and_heads(&pr->p, d, why);
     if (!status && d->merge == ATTN_DILATED_MEAN)
         status = check_mean(p, why);
-    if (!status)
-        status = check_gathered(p, d, why);
     if (!status)
         status = check_index_length(d, pr->max_kv_len, why);
     if (!status)
@@ -12687,6 +12677,15 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
+/* Gradients of a gathered call are those of a strided one and take statistics. */
+static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
+{
+    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but the gathered variant merges by the LSE and has none");
+    return ATTN_OK;
+}
+
 /* check_dilated checks everything that can be wrong before a run in `have` bytes. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, text *why)
@@ -12694,6 +12693,8 @@ static attn_status check_dilated(const attn_params *p, const attn_dilated *d, in
     outline out;
     attn_status status = outline_of(p, d, need_data, &out, why);
     memset(lay, 0, sizeof *lay);
+    if (!status)
+        status = check_gathered(p, d, why);
     if (status || out.empty)
         return status;
     status = plan_dilated(p, d, &out, lay, why);

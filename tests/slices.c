@@ -421,9 +421,11 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
     for (int64_t n = 0; n < c->batch * c->heads; n++) {
         const int64_t b = n / c->heads, h = n % c->heads;
         for (int64_t r = 0; r < rows; r++) {
-            const int64_t last = c->count[b] > 0 ? (c->count[b] - 1) / m->block_q : 0;
+            const int64_t last = (c->count[b] - 1) / m->block_q;
             const int64_t of = (c->begin[b] + (r < last ? r : last) * m->block_q) / from.block_q;
             offsets[n * (rows + 1) + r] = used;
+            if (c->count[b] == 0) /* It begins behind the last row of cells. */
+                continue;
             if (from.bitmap == NULL)
                 used = cut_columns(&from,
                                    from.row_offsets + b * from.csr_stride_batch +

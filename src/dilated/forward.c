@@ -37,6 +37,15 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
+/* Gradients of a gathered call are those of a strided one and take statistics. */
+static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
+{
+    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "stats.data is set, but the gathered variant merges by the LSE and has none");
+    return ATTN_OK;
+}
+
 /* check_dilated checks everything that can be wrong before a run in `have` bytes. */
 static attn_status check_dilated(const attn_params *p, const attn_dilated *d, int need_data,
                                  int64_t have, dilated_layout *lay, text *why)
@@ -44,6 +53,8 @@ static attn_status check_dilated(const attn_params *p, const attn_dilated *d, in
     outline out;
     attn_status status = outline_of(p, d, need_data, &out, why);
     memset(lay, 0, sizeof *lay);
+    if (!status)
+        status = check_gathered(p, d, why);
     if (status || out.empty)
         return status;
     status = plan_dilated(p, d, &out, lay, why);

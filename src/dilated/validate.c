@@ -104,14 +104,6 @@ static attn_status check_mean(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
-{
-    if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "stats.data is set, but the gathered variant merges by the LSE and has none");
-    return ATTN_OK;
-}
-
 static attn_status check_index_length(const attn_dilated *d, int64_t positions, text *why)
 {
     if (d->variant != ATTN_DILATED_GATHERED)
@@ -153,8 +145,6 @@ static attn_status validate_dilated(const attn_params *p, const attn_dilated *d,
         status = check_rows_and_heads(&pr->p, d, why);
     if (!status && d->merge == ATTN_DILATED_MEAN)
         status = check_mean(p, why);
-    if (!status)
-        status = check_gathered(p, d, why);
     if (!status)
         status = check_index_length(d, pr->max_kv_len, why);
     if (!status)
