@@ -1208,13 +1208,13 @@ static void isa(gradient)(float *s, float *dp, int n, const attn_row_stats *of)
     const vf minus = isa(bits)(0x80000000u), most = v_set1(of->most);
     int j;
     EACH(v, NV) {
-        const vf m = v_load(of->m + v * VL), r = v_load(of->r + v * VL);
-        const vf less = v_load(of->delta + v * VL);
+        const vf m = v_load(of->m + v * VL), less = v_load(of->delta + v * VL);
+        const float *const r = of->r + v * VL; /* 16 registers are full without r. */
         float *s_row = s + v * VL, *dp_row = dp + v * VL;
         for (j = 0; j < n; j++, s_row += ROWS, dp_row += ROWS) {
             const vf logit = v_load(s_row), x = v_sub(logit, m);
             const vm dead = v_eq(logit, NEGATIVE_INFINITY);
-            const vf p = v_mul(isa(exp2)(v_select(v_gt(x, most), most, x)), r);
+            const vf p = v_mul(isa(exp2)(v_select(v_gt(x, most), most, x)), v_load(r));
             const vf ds = v_mul(p, v_sub(v_load(dp_row), less));
             v_store(s_row, v_select(dead, minus, p));
             v_store(dp_row, v_select(dead, minus, ds));
