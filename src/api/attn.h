@@ -506,9 +506,8 @@ typedef struct attn_params {
 
     /* ---- masks. A key is visible if every one of them shows it. */
 
-    int causal; /* nonzero: key j is visible only if j <= pos(i) */
-    const int32_t
-        *prefix; /* [batch], with causal: it shows keys j < prefix[b], too; NULL means 0 */
+    int causal;            /* nonzero: key j is visible only if j <= pos(i) */
+    const int32_t *prefix; /* [batch], with causal: keys j < prefix[b], too; NULL means 0 */
     /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
