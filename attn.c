@@ -964,12 +964,13 @@ COLD static void put_float(text *t, float value)
     }
 }
 
+/* put_word puts a word of a text that may hold anything: control characters become '?'. */
 COLD static void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
     size_t i;
     for (i = 0; i < length; i++) {
-        letter[0] = word[i];
+        letter[0] = (unsigned char)word[i] < ' ' || word[i] == 127 ? '?' : word[i];
         put(t, letter);
     }
 }
@@ -1065,7 +1066,10 @@ COLD static attn_status bad_number(text *why, const char *name, float value, con
 /* too_small names the function `query`, which says how large the workspace should be. */
 COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
 {
-    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    if (have > 0)
+        put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    else
+        put_numbers(why, "workspace is NULL or empty and must have at least # bytes; ", &least);
     put(why, query);
     return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
 }
@@ -1262,7 +1266,7 @@ typedef struct call_field {
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
     int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
-    const char *instead; /* what helps where the field is refused; NULL = nothing */
+    const char *instead; /* what helps where the field or its value is refused; NULL = nothing */
 } call_field;
 
 #define AT(member) offsetof(attn_params, member)
@@ -1346,7 +1350,8 @@ static const call_field call_fields[] = {
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
-    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW),
+      .instead = "it switches window_left and window_right on, which count keys" },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
@@ -1458,6 +1463,10 @@ static attn_status check_values(const call_field *table, int n, const void *base
         const call_field *f = &table[i];
         if (f->least <= f->most && !IS_ARRAY(f))
             status = check_range(why, f->name, f->least, f->most, field_number(f, base));
+        if (status && f->instead) {
+            put(why, ": ");
+            put(why, f->instead);
+        }
     }
     return status;
 }
@@ -2346,28 +2355,44 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
+#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
+#define ON_X86 1
+#else
+#define ON_X86 0
+#endif
+#if defined __aarch64__ || defined _M_ARM64
+#define ON_ARM64 1
+#else
+#define ON_ARM64 0
+#endif
+
 /* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
     int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
+    int native; /* Zero means that it is for another kind of CPU. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0 },        { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0 },        { "neon_narrow", attn_kernels_neon_narrow, 1 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0 },
+    { "portable_fma", get_portable_fma, 0, 1 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0 },        { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
 #endif
-    { "portable", get_portable, 0 },
+    { "portable", get_portable, 0, 1 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
@@ -2400,12 +2425,12 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* put_missing_kernels names sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (!kernel_sources[i].get()) {
+        if (kernel_sources[i].native && !kernel_sources[i].get()) {
             put(why, "; kernels ");
             put(why, kernel_sources[i].name);
             put(why, ": this CPU or its operating system cannot run them");
@@ -3190,6 +3215,7 @@ typedef struct pair_rule {
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
  * means something: the keys that it shows are visible anyway. */
 static const pair_rule pair_rules[] = {
+    ALONE(prefix, causal, "prefix is given, but causal, which it widens, is 0"),
     ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
     ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
     ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),
@@ -3891,6 +3917,8 @@ static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
 {
+    if (!at)
+        return 0;
     if (!(dropout_p > 0 && dropout_p < 1))
         return !(dropout_p >= 1);
     return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
@@ -6700,6 +6728,8 @@ static void put_count_line(text *t, const char *label, double value)
 ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_t bytes)
 {
     text t = text_in(buffer, bytes);
+    if (!info)
+        return "";
     put_line(&t, "impl              ", info->impl_name);
     put_line(&t, "kernels           ", info->kernels_name);
     put_line(&t, "backend           ", info->backend_name);
@@ -11412,6 +11442,9 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
         return status;
     base = align_memory(memory);
     r->p = *p;
+    share_keys(&r->p.k); /* As prepare does: attn_resume_end checks the call once more. */
+    share_keys(&r->p.v);
+    resolve_sizes(&r->p);
     r->tile.key_base = p->key_base;
     r->tile.kv_begin = p->kv_begin;
     r->tile.kv_len = p->kv_len;
@@ -11421,9 +11454,9 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->fetch = fetch;
     r->user = user;
     r->tile_keys = lay.tile_keys;
-    r->kv_heads = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    r->head_dim = p->head_dim;
-    r->head_dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    r->kv_heads = r->p.num_heads_kv;
+    r->head_dim = r->p.head_dim;
+    r->head_dim_v = r->p.head_dim_v;
     r->entry = -1;
     r->entry_rows = lay.entry_rows;
     r->states = r->tile.state;
@@ -11433,7 +11466,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->workspace = base + lay.workspace;
     r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
     clear_states(&r->states);
-    r->total = count_tiles(p, r->tile_keys);
+    r->total = count_tiles(&r->p, r->tile_keys);
     return ATTN_OK;
 }
 

@@ -1034,12 +1034,13 @@ COLD static void put_float(text *t, float value)
     }
 }
 
+/* put_word puts a word of a text that may hold anything: control characters become '?'. */
 COLD static void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
     size_t i;
     for (i = 0; i < length; i++) {
-        letter[0] = word[i];
+        letter[0] = (unsigned char)word[i] < ' ' || word[i] == 127 ? '?' : word[i];
         put(t, letter);
     }
 }
@@ -1135,7 +1136,10 @@ COLD static attn_status bad_number(text *why, const char *name, float value, con
 /* too_small names the function `query`, which says how large the workspace should be. */
 COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
 {
-    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    if (have > 0)
+        put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    else
+        put_numbers(why, "workspace is NULL or empty and must have at least # bytes; ", &least);
     put(why, query);
     return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
 }
@@ -1485,7 +1489,7 @@ typedef struct call_field {
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
     int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
-    const char *instead; /* what helps where the field is refused; NULL = nothing */
+    const char *instead; /* what helps where the field or its value is refused; NULL = nothing */
 } call_field;
 
 #define AT(member) offsetof(attn_params, member)
@@ -1569,7 +1573,8 @@ static const call_field call_fields[] = {
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
-    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW),
+      .instead = "it switches window_left and window_right on, which count keys" },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
@@ -1681,6 +1686,10 @@ static attn_status check_values(const call_field *table, int n, const void *base
         const call_field *f = &table[i];
         if (f->least <= f->most && !IS_ARRAY(f))
             status = check_range(why, f->name, f->least, f->most, field_number(f, base));
+        if (status && f->instead) {
+            put(why, ": ");
+            put(why, f->instead);
+        }
     }
     return status;
 }

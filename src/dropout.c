@@ -45,6 +45,8 @@ static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
 {
+    if (!at)
+        return 0;
     if (!(dropout_p > 0 && dropout_p < 1))
         return !(dropout_p >= 1);
     return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);

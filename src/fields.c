@@ -71,7 +71,7 @@ typedef struct call_field {
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
     uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
     int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
-    const char *instead; /* what helps where the field is refused; NULL = nothing */
+    const char *instead; /* what helps where the field or its value is refused; NULL = nothing */
 } call_field;
 
 #define AT(member) offsetof(attn_params, member)
@@ -155,7 +155,8 @@ static const call_field call_fields[] = {
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
-    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW) },
+    { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW),
+      .instead = "it switches window_left and window_right on, which count keys" },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
@@ -267,6 +268,10 @@ static attn_status check_values(const call_field *table, int n, const void *base
         const call_field *f = &table[i];
         if (f->least <= f->most && !IS_ARRAY(f))
             status = check_range(why, f->name, f->least, f->most, field_number(f, base));
+        if (status && f->instead) {
+            put(why, ": ");
+            put(why, f->instead);
+        }
     }
     return status;
 }

@@ -23,6 +23,8 @@ static void put_count_line(text *t, const char *label, double value)
 ATTN_API const char *attn_info_format(const attn_info *info, char *buffer, size_t bytes)
 {
     text t = text_in(buffer, bytes);
+    if (!info)
+        return "";
     put_line(&t, "impl              ", info->impl_name);
     put_line(&t, "kernels           ", info->kernels_name);
     put_line(&t, "backend           ", info->backend_name);

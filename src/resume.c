@@ -380,6 +380,9 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
         return status;
     base = align_memory(memory);
     r->p = *p;
+    share_keys(&r->p.k); /* As prepare does: attn_resume_end checks the call once more. */
+    share_keys(&r->p.v);
+    resolve_sizes(&r->p);
     r->tile.key_base = p->key_base;
     r->tile.kv_begin = p->kv_begin;
     r->tile.kv_len = p->kv_len;
@@ -389,9 +392,9 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->fetch = fetch;
     r->user = user;
     r->tile_keys = lay.tile_keys;
-    r->kv_heads = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
-    r->head_dim = p->head_dim;
-    r->head_dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    r->kv_heads = r->p.num_heads_kv;
+    r->head_dim = r->p.head_dim;
+    r->head_dim_v = r->p.head_dim_v;
     r->entry = -1;
     r->entry_rows = lay.entry_rows;
     r->states = r->tile.state;
@@ -401,7 +404,7 @@ ATTN_API attn_status attn_resume_begin(attn_resumable *r, const attn_params *p, 
     r->workspace = base + lay.workspace;
     r->workspace_bytes = memory_bytes - (size_t)fixed_bytes(&lay);
     clear_states(&r->states);
-    r->total = count_tiles(p, r->tile_keys);
+    r->total = count_tiles(&r->p, r->tile_keys);
     return ATTN_OK;
 }
 

@@ -77,28 +77,44 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
+#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
+#define ON_X86 1
+#else
+#define ON_X86 0
+#endif
+#if defined __aarch64__ || defined _M_ARM64
+#define ON_ARM64 1
+#else
+#define ON_ARM64 0
+#endif
+
 /* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
     int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
+    int native; /* Zero means that it is for another kind of CPU. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0 },    { "avx512_narrow", attn_kernels_avx512_narrow, 1 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0 },        { "avx2_narrow", attn_kernels_avx2_narrow, 1 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0 },        { "neon_narrow", attn_kernels_neon_narrow, 1 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0 },
+    { "portable_fma", get_portable_fma, 0, 1 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0 },        { "sse2_narrow", attn_kernels_sse2_narrow, 1 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
 #endif
-    { "portable", get_portable, 0 },
+    { "portable", get_portable, 0, 1 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
@@ -131,12 +147,12 @@ static const attn_kernels *best_kernels(int64_t rows)
     return best;
 }
 
-/* put_missing_kernels names sets that are linked in, but cannot run here. */
+/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (!kernel_sources[i].get()) {
+        if (kernel_sources[i].native && !kernel_sources[i].get()) {
             put(why, "; kernels ");
             put(why, kernel_sources[i].name);
             put(why, ": this CPU or its operating system cannot run them");

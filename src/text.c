@@ -80,12 +80,13 @@ COLD static void put_float(text *t, float value)
     }
 }
 
+/* put_word puts a word of a text that may hold anything: control characters become '?'. */
 COLD static void put_word(text *t, const char *word, size_t length)
 {
     char letter[2] = { 0, 0 };
     size_t i;
     for (i = 0; i < length; i++) {
-        letter[0] = word[i];
+        letter[0] = (unsigned char)word[i] < ' ' || word[i] == 127 ? '?' : word[i];
         put(t, letter);
     }
 }
@@ -181,7 +182,10 @@ COLD static attn_status bad_number(text *why, const char *name, float value, con
 /* too_small names the function `query`, which says how large the workspace should be. */
 COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
 {
-    put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    if (have > 0)
+        put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    else
+        put_numbers(why, "workspace is NULL or empty and must have at least # bytes; ", &least);
     put(why, query);
     return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
 }

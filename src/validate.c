@@ -64,6 +64,7 @@ typedef struct pair_rule {
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
  * means something: the keys that it shows are visible anyway. */
 static const pair_rule pair_rules[] = {
+    ALONE(prefix, causal, "prefix is given, but causal, which it widens, is 0"),
     ALONE(cu_seqlens_kv, cu_seqlens_q, "cu_seqlens_kv is given, but cu_seqlens_q is NULL"),
     ALONE(q_segments, kv_segments, "q_segments and kv_segments: give both or neither"),
     ALONE(kv_segments, q_segments, "q_segments and kv_segments: give both or neither"),

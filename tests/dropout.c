@@ -105,6 +105,7 @@ void law_philox(int round)
                   attn_dropout_keep(known[n].key, above, &at) == 0,
               "known answer %lu", (unsigned long)n);
     }
+    CHECK(attn_dropout_keep(1, 0.5f, NULL) == 0, "no pair");
 }
 
 /* What attn_forward refuses has a meaning here: 1 or more drops everything, not above 0 nothing. */

@@ -299,7 +299,8 @@ static const row rows[] = {
     { FIELD(alignment), TO_INT, 0, 3, PLAIN, ARG, NULL },
     { FIELD(alignment), TO_INT, 0, -1, PLAIN, ARG, NULL },
     { FIELD(q_offset), TO_NULL, 0, 0, OFFSET, ARG, "q_offset" },
-    { FIELD(window), TO_INT, 0, 2, PLAIN, ARG, NULL },
+    { FIELD(window), TO_INT, 0, 2, PLAIN, ARG,
+      "window (2) must be at most 1: it switches window_left and window_right on" },
     { FIELD(window), TO_INT, 0, -1, PLAIN, ARG, NULL },
     { FIELD(window_left), TO_I64, 0, -2, WINDOW, ARG, NULL },
     { FIELD(window_right), TO_I64, 0, -3, WINDOW, ARG, NULL },
@@ -565,6 +566,9 @@ static void check_combinations(void)
     p = right_call(PLAIN);
     p.window_left = 3;
     expect("a window that is not on", &p, ATTN_ERR_ARG, "window_left (3)");
+    p = right_call(PLAIN);
+    p.prefix = list.prefix;
+    expect("a prefix of what is seen anyway", &p, ATTN_ERR_ARG, "causal, which it widens, is 0");
     p = right_call(PLAIN);
     p.q_offset = list.q_offset;
     expect("an offset without its alignment", &p, ATTN_ERR_ARG, "q_offset");
@@ -909,6 +913,7 @@ static void check_option_text(void)
         { "=naive", "=" },
         { "impl=naive kernels=mmx9", "mmx9" },
         { "workers=99999999999999999999", "workers" },
+        { "impl=\033[31m\177", "impl=?[31m?'" }, /* of a terminal, not to be obeyed */
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         attn_params p = right_call(PLAIN), before = p;

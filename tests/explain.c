@@ -481,8 +481,9 @@ static void check_least(void)
         p.k.dtype = p.v.dtype = ATTN_F16; /* copied: many rows would like to share them */
         p.seq_len_q = many ? MANY : 16;   /* of 4 heads: the widest set takes both */
         attn_check(&p, there, 0, why, sizeof why);
-        CHECK(sscanf(why, "workspace_bytes (0) must be at least %lu", &least[many]) == 1, "%s",
-              why);
+        CHECK(sscanf(why, "workspace is NULL or empty and must have at least %lu", &least[many]) ==
+                  1,
+              "%s", why);
     }
     CHECK(least[0] == least[1], "%lu bytes for few rows, %lu for many", least[0], least[1]);
 }
@@ -871,6 +872,10 @@ static void check_format(void)
     CHECK(strstr(whole, info.impl_name) != NULL && strstr(whole, info.kernels_name) != NULL &&
               strstr(whole, info.backend_name) != NULL,
           "'%s'", whole);
+#if defined __x86_64__ || defined __i386__
+    CHECK(strstr(info.reasons, "neon") == NULL, "of other CPUs: %s", info.reasons);
+#endif
+    CHECK(strcmp(attn_info_format(NULL, cut, sizeof cut), "") == 0 && cut[0] == 0, "of NULL");
     snprintf(number, sizeof number, "%lu", (unsigned long)info.workspace_bytes);
     CHECK(strstr(whole, number) != NULL, "no workspace of %s in '%s'", number, whole);
     for (size_t room = 0; room <= strlen(whole) + 1; room++) {

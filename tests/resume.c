@@ -260,6 +260,19 @@ static void law_window(int round)
           (long long)st.r.fetched, (long long)a.p.window_left + 3);
 }
 
+/* The largest numbers of a window mean that it has no limit. */
+static void check_no_limit(void)
+{
+    const test_shape s = {
+        .batch = 2, .heads_q = 2, .heads_kv = 1, .seq_q = 3, .seq_kv = 100, .dim = 4, .dim_v = 5
+    };
+    test_problem a;
+    problem_make(&a, &s);
+    a.p.window = ATTN_WINDOW;
+    a.p.window_left = a.p.window_right = INT64_MAX;
+    compare_steps(&a);
+}
+
 /* ---- misuse ---------------------------------------------------------------------------------- */
 
 static int failing_loop(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -421,4 +434,6 @@ TEST_GROUP(resume, RUN_ONCE, "keys that come tile by tile: the bits of one call,
         check_broken();
     if (begin_case("misuse"))
         check_misuse();
+    if (begin_case("a window without a limit"))
+        check_no_limit();
 }

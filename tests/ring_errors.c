@@ -410,7 +410,7 @@ static void differ(whole_call *c, int field)
 {
     switch (field) {
     case 0:
-        c->p.causal = 1;
+        c->p.causal = 0;
         break;
     case 1:
         c->p.scale = 0.25f;
@@ -472,6 +472,7 @@ static void quarrel_rank(void *arg, const attn_transport *t)
     c.p.lse.data = outputs[t->rank].lse;
     c.ring.transport = t;
     c.ring.stats = &q->stats[t->rank];
+    c.p.causal = 1;
     c.p.bool_mask.data = all_visible;
     c.p.block_mask.bitmap = all_visible;
     c.p.block_mask.block_q = c.p.block_mask.block_k = 4;

@@ -507,7 +507,7 @@ typedef struct attn_params {
     /* ---- masks. A key is visible if every one of them shows it. */
 
     int causal;            /* nonzero: key j is visible only if j <= pos(i) */
-    const int32_t *prefix; /* [batch], causal does not hide keys j < prefix[b]; NULL means 0 */
+    const int32_t *prefix; /* [batch], with causal: keys j < prefix[b], too; NULL means 0 */
     /* ATTN_WINDOW: key j is visible only if pos(i) - window_left <= j <= pos(i) + window_right. 0
      * means off. */
     int window;
@@ -655,7 +655,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  *
  * It compares word 0 of Philox4x32-10 (Salmon et al. 2011), keyed by the seed, with counter (n,
  * pos, head, batch), to floor(dropout_p * 2^32). A dropout_p of 1 or more keeps nothing, and one
- * that is not above 0 keeps everything. */
+ * that is not above 0 keeps everything. Without a pair (NULL) it returns 0. */
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at);
 
 /* attn_kernels_get() returns one of the kernel sets that this CPU can run. Index 0 is the best for
