@@ -1841,12 +1841,6 @@ KERNEL float link(int hw, int select, float x, float b, float c)
     return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
 }
 
-/* What a chain that ends leaves. */
-KERNEL float end_of(int scaled, float c, float factor)
-{
-    return scaled ? c * factor : c;
-}
-
 /* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
  * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
  * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
@@ -1900,14 +1894,14 @@ KERNEL void chains8(int hw, int select, int scaled, chains s)
         }
     }
     for (r = 0; r < STRIP; r++) {
-        c[r] = end_of(scaled, c0[r], s.factor);
-        c[r + ci] = end_of(scaled, c1[r], s.factor);
-        c[r + 2 * ci] = end_of(scaled, c2[r], s.factor);
-        c[r + 3 * ci] = end_of(scaled, c3[r], s.factor);
-        c[r + 4 * ci] = end_of(scaled, c4[r], s.factor);
-        c[r + 5 * ci] = end_of(scaled, c5[r], s.factor);
-        c[r + 6 * ci] = end_of(scaled, c6[r], s.factor);
-        c[r + 7 * ci] = end_of(scaled, c7[r], s.factor);
+        c[r] = scaled ? c0[r] * s.factor : c0[r];
+        c[r + ci] = scaled ? c1[r] * s.factor : c1[r];
+        c[r + 2 * ci] = scaled ? c2[r] * s.factor : c2[r];
+        c[r + 3 * ci] = scaled ? c3[r] * s.factor : c3[r];
+        c[r + 4 * ci] = scaled ? c4[r] * s.factor : c4[r];
+        c[r + 5 * ci] = scaled ? c5[r] * s.factor : c5[r];
+        c[r + 6 * ci] = scaled ? c6[r] * s.factor : c6[r];
+        c[r + 7 * ci] = scaled ? c7[r] * s.factor : c7[r];
     }
 }
 
@@ -1923,12 +1917,13 @@ KERNEL void chain(int hw, int select, int scaled, chains s)
         for (r = 0; r < STRIP; r++)
             c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        s.c[r] = end_of(scaled, c0[r], s.factor);
+        s.c[r] = scaled ? c0[r] * s.factor : c0[r];
 }
 
 /* Those from chain i on, in lanes from `at` on. */
-KERNEL chains chains_at(chains s, int64_t i, int64_t at)
+KERNEL chains chains_at(const chains *all, int64_t i, int64_t at)
 {
+    chains s = *all;
     s.c += i * s.ci + at;
     s.x += i * s.xi;
     s.b += at;
@@ -1936,13 +1931,13 @@ KERNEL chains chains_at(chains s, int64_t i, int64_t at)
 }
 
 /* All of them in lanes begin..end-1. */
-KERNEL void all_chains(int hw, int select, int scaled, chains s, int64_t begin, int64_t end)
+KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
 {
     int64_t i, at;
     for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= s.count; i += 8)
+        for (i = 0; i + 8 <= s->count; i += 8)
             chains8(hw, select, scaled, chains_at(s, i, at));
-        for (; i < s.count; i++)
+        for (; i < s->count; i++)
             chain(hw, select, scaled, chains_at(s, i, at));
     }
 }
@@ -2074,7 +2069,7 @@ KERNEL void qk_body(int hw, const attn_product *p)
     if (p->beside) /* only vector kernels gain from doing both at once */
         exp_block_body(hw, p->beside);
     memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
-    all_chains(hw, 0, 1, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void add_values_body(int hw, int select, const attn_product *p)
@@ -2089,7 +2084,7 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
                        .bt = LANES,
                        .n = p->n };
     ask_ahead(p->ahead);
-    all_chains(hw, select, 0, s, p->lanes.begin, p->lanes.end);
+    all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
@@ -2218,7 +2213,7 @@ KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
                            .b = term->b + first * f->b_stride,
                            .bt = f->b_stride,
                            .n = term->lanes.end - first };
-        all_chains(hw, select, 0, s, 0, f->columns);
+        all_chains(hw, select, 0, &s, 0, f->columns);
     }
 }
 
