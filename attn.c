@@ -10497,7 +10497,7 @@ static void slopes_item(const call *c, char *slot, int64_t index)
 
 /* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
  *
- * The matrices are [row tile][key][row]. They take neither o nor lse from the forward call. Each pass quotes the
+ * The matrices are [row tile][key][row]. They take neither o nor stats nor lse from the forward call. Each pass quotes the
  * line of the forward that it repeats or differentiates.
  */
 
@@ -12147,7 +12147,7 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and sums of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));
@@ -12236,7 +12236,7 @@ typedef struct dilated_slot {
     char *base;
     float *slopes;
     const int32_t *index;  /* index has the positions of the keys of a gathered call. */
-    attn_state sums, part; /* Where results are finished ones, m holds lse. */
+    attn_state sums, part; /* Finished results have lse or statistics from m on. */
     char *inner;
 } dilated_slot;
 

@@ -1,7 +1,7 @@
 /* src/backward/naive.c - naive gradients: the textbook in numbered passes over the matrices P and dS of a head.
  * SPDX-License-Identifier: MIT
  *
- * The matrices are [row tile][key][row]. They take neither o nor lse from the forward call. Each pass quotes the
+ * The matrices are [row tile][key][row]. They take neither o nor stats nor lse from the forward call. Each pass quotes the
  * line of the forward that it repeats or differentiates.
  */
 #pragma once

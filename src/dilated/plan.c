@@ -140,7 +140,7 @@ OWN_FRAME static attn_status size_forward(const attn_params *asked, const attn_d
     return status ? status : size_of_call(asked, &pr, &why, bytes);
 }
 
-/* place_rows makes room for the states of `rows` rows, or for o and lse of them, as one array. */
+/* place_rows makes room for the states of `rows` rows, or for o and sums of them, as one array. */
 static int64_t place_rows(int64_t *at, int64_t rows, int64_t dim_v)
 {
     return place(at, times(rows, plus(dim_v, 2)), sizeof(float));

@@ -42,7 +42,7 @@ typedef struct dilated_slot {
     char *base;
     float *slopes;
     const int32_t *index;  /* index has the positions of the keys of a gathered call. */
-    attn_state sums, part; /* Where results are finished ones, m holds lse. */
+    attn_state sums, part; /* Finished results have lse or statistics from m on. */
     char *inner;
 } dilated_slot;
 

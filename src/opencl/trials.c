@@ -225,7 +225,7 @@ static int run_trial(trial *t, text *why)
     attn_status status = ATTN_OK;
     float off = 0;
     if (t->gradients)
-        status = call_cpu(t, 0); /* they read o and lse */
+        status = call_cpu(t, 0); /* they read o, and stats or lse */
     t->named.mem = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
                                           sizeof t->arrays, &t->arrays, &error);
     if (error) {
