@@ -3076,9 +3076,14 @@ static int wants_values(const attn_params *p)
     return p->partial || p->o.data;
 }
 
+static int wants_results(const attn_params *p)
+{
+    return p->o.data || p->lse.data || p->stats.data;
+}
+
 static int wants_rows(const attn_params *p)
 {
-    return wants_values(p) || p->lse.data || p->stats.data;
+    return p->partial || wants_results(p);
 }
 
 static int is_empty(const attn_params *p)
@@ -6877,7 +6882,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    if (!pr.p.o.data && !pr.p.lse.data && !pr.p.stats.data)
+    if (!wants_results(&pr.p))
         return ATTN_ERR_ARG;
     for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);
@@ -11199,7 +11204,7 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
 {
     if (!fetch)
         return bad(why, ATTN_ERR_ARG, "fetch is NULL");
-    if (!p->o.data && !p->lse.data && !p->stats.data)
+    if (!wants_results(p))
         return bad(why, ATTN_ERR_ARG, "o.data is NULL, and neither lse nor stats is asked for");
     return ATTN_OK;
 }
@@ -12705,7 +12710,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Gradients of a gathered call are those of a strided one and take statistics. */
+/* Statistics are refused here and not by validate_dilated, as the gradients of a gathered call take
+ * them. */
 static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
 {
     if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)

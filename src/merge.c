@@ -44,7 +44,7 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         status = validate(p, &pr, 0, &why);
     if (status)
         return status;
-    if (!pr.p.o.data && !pr.p.lse.data && !pr.p.stats.data)
+    if (!wants_results(&pr.p))
         return ATTN_ERR_ARG;
     for (b = 0; b < pr.p.batch; b++) {
         const sequence s = sequence_of(&pr.p, b);

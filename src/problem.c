@@ -202,9 +202,14 @@ static int wants_values(const attn_params *p)
     return p->partial || p->o.data;
 }
 
+static int wants_results(const attn_params *p)
+{
+    return p->o.data || p->lse.data || p->stats.data;
+}
+
 static int wants_rows(const attn_params *p)
 {
-    return wants_values(p) || p->lse.data || p->stats.data;
+    return p->partial || wants_results(p);
 }
 
 static int is_empty(const attn_params *p)

@@ -142,7 +142,7 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
 {
     if (!fetch)
         return bad(why, ATTN_ERR_ARG, "fetch is NULL");
-    if (!p->o.data && !p->lse.data && !p->stats.data)
+    if (!wants_results(p))
         return bad(why, ATTN_ERR_ARG, "o.data is NULL, and neither lse nor stats is asked for");
     return ATTN_OK;
 }

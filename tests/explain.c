@@ -861,6 +861,13 @@ static void check_option_text(void)
 
 /* ---- text and sizes -------------------------------------------------------------------------- */
 
+/* A kernel set for another kind of CPU. */
+#if defined __x86_64__ || defined __i386__
+#define FOREIGN_SET "neon"
+#else
+#define FOREIGN_SET "avx"
+#endif
+
 static void check_format(void)
 {
     char whole[2000], cut[2000], number[40];
@@ -872,9 +879,7 @@ static void check_format(void)
     CHECK(strstr(whole, info.impl_name) != NULL && strstr(whole, info.kernels_name) != NULL &&
               strstr(whole, info.backend_name) != NULL,
           "'%s'", whole);
-#if defined __x86_64__ || defined __i386__
-    CHECK(strstr(info.reasons, "neon") == NULL, "of other CPUs: %s", info.reasons);
-#endif
+    CHECK(strstr(info.reasons, FOREIGN_SET) == NULL, "of other CPUs: %s", info.reasons);
     CHECK(strcmp(attn_info_format(NULL, cut, sizeof cut), "") == 0 && cut[0] == 0, "of NULL");
     snprintf(number, sizeof number, "%lu", (unsigned long)info.workspace_bytes);
     CHECK(strstr(whole, number) != NULL, "no workspace of %s in '%s'", number, whole);

@@ -37,7 +37,8 @@ static attn_status plan_dilated(const attn_params *p, const attn_dilated *d, con
     return ATTN_OK;
 }
 
-/* Gradients of a gathered call are those of a strided one and take statistics. */
+/* Statistics are refused here and not by validate_dilated, as the gradients of a gathered call take
+ * them. */
 static attn_status check_gathered(const attn_params *p, const attn_dilated *d, text *why)
 {
     if (d->variant == ATTN_DILATED_GATHERED && p->stats.data)
