@@ -1396,7 +1396,7 @@ static const call_field call_fields[] = {
 
     /* ---- further outputs */
     { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
-      .instead = "it needs o and lse" },
+      .instead = "it works with finished rows" },
     { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
     { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
@@ -4965,12 +4965,12 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* inverse_sum gives r = fl(1 / l), and +0 for an empty row. A selection of the divisor would not do:
- * clang 14 divides by 0 first and selects then. */
-static float inverse_sum(float l)
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
+ * would not do: clang 14 divides by 0 first and selects then. */
+static float inverse_sum(int empty, float l)
 {
-    const float inverse = 1.0f / (l + (float)(l == 0.0f));
-    return l == 0.0f ? 0.0f : inverse;
+    const float inverse = 1.0f / (l + (float)empty);
+    return empty ? 0.0f : inverse;
 }
 
 /* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and
@@ -6049,14 +6049,16 @@ static void naive_item(const call *c, char *slot, int64_t index)
  * the sink. */
 static void normaliser(tile *t, float *m, float *inverse)
 {
+    const float *l;
     float *root;
     int r;
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
     add_sinks(t, root);
+    l = state_l(t, root);
     for (r = 0; r < t->pl->rows; r++) {
         m[r] = root[r];
-        inverse[r] = inverse_sum(state_l(t, root)[r]);
+        inverse[r] = inverse_sum(l[r] == 0.0f, l[r]);
     }
     give_state(t, root);
 }
@@ -10355,15 +10357,17 @@ static void keys_item(const call *c, char *slot, int64_t index)
 /* ---- what is known of a row before any key: m, r, delta, and what the sink has of it */
 
 /* load_origin loads m and r of a row, from which p = 2^(s - m) * r is taken: from the LSE where that
- * is all there is. */
+ * is all there is. Statistics of (-inf, 0) are those of an empty row. An l of 0 beside another m was
+ * not written by a forward call, and the gradients shall not hide it: r is then infinite. */
 static void load_origin(const attn_params *p, const sequence *s, int64_t head, int64_t row,
                         float *m, float *r)
 {
     const float *stats = (const float *)p->stats.data, *lse = (const float *)p->lse.data;
     const int64_t at = ROW_AT(p->stats, s, head, row);
-    *m = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
-    *m = is_neg_inf(*m) ? 0.0f : *m;
-    *r = stats ? inverse_sum(stats[at + 1]) : 1.0f;
+    const float from = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
+    const float l = stats ? stats[at + 1] : 1.0f;
+    *m = is_neg_inf(from) ? 0.0f : from;
+    *r = inverse_sum(is_neg_inf(from) && l == 0.0f, l);
 }
 
 /* sink_term computes -p * delta of the sink. */

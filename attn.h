@@ -101,7 +101,7 @@
  *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
- *   sum times scale * log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
+ *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:
@@ -1240,7 +1240,8 @@ typedef struct attn_backward_info {
     const char *kernels_name; /* kernel set, e.g. "portable_fma" */
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
     /* What P is computed from: "stats", "lse" with the error that this adds, or "a softmax of its
-     * own". */
+     * own" (naive); "nothing yet" and what is missing while neither array is given; "none" if
+     * backend_name is "none". */
     const char *probabilities;
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */

@@ -1638,7 +1638,7 @@ INLINED origin load_origin(const inputs *in, const row *r, bytes lse, bytes stat
     if (HAS(F_STATS)) {
         const float l = load1(stats + NUMBER(N_STATS), 0, at + 1);
         of.m = load1(stats + NUMBER(N_STATS), 0, at);
-        of.r = l == 0.0f ? 0.0f : reciprocal(l);
+        of.r = of.m == NEG_INF && l == 0.0f ? 0.0f : reciprocal(l);
     } else {
         of.m = load1(lse + NUMBER(N_LSE), 0, at) * LOG2E_HI;
     }

@@ -9,14 +9,16 @@
  * the sink. */
 static void normaliser(tile *t, float *m, float *inverse)
 {
+    const float *l;
     float *root;
     int r;
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
     add_sinks(t, root);
+    l = state_l(t, root);
     for (r = 0; r < t->pl->rows; r++) {
         m[r] = root[r];
-        inverse[r] = inverse_sum(state_l(t, root)[r]);
+        inverse[r] = inverse_sum(l[r] == 0.0f, l[r]);
     }
     give_state(t, root);
 }

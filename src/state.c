@@ -119,12 +119,12 @@ static float row_lse(float m, float l, int empty, float sink)
     return lse + 0.0f;
 }
 
-/* inverse_sum gives r = fl(1 / l), and +0 for an empty row. A selection of the divisor would not do:
- * clang 14 divides by 0 first and selects then. */
-static float inverse_sum(float l)
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
+ * would not do: clang 14 divides by 0 first and selects then. */
+static float inverse_sum(int empty, float l)
 {
-    const float inverse = 1.0f / (l + (float)(l == 0.0f));
-    return l == 0.0f ? 0.0f : inverse;
+    const float inverse = 1.0f / (l + (float)empty);
+    return empty ? 0.0f : inverse;
 }
 
 /* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and

@@ -369,41 +369,78 @@ static void law_stats(int round)
     same(&a, &b, "an lse beside stats");
 }
 
-typedef struct zero_count {
-    const gradients_case *s;
+/* Gives the call statistics (m, 0) in every row. */
+static void set_sums_to_zero(gradients_case *s, float m)
+{
+    tensor_fill(&s->t.stats, 0.0f);
+    for (int64_t b = 0; b < s->t.stats.batch; b++)
+        for (int64_t h = 0; h < s->t.stats.heads; h++)
+            for (int64_t i = 0; i < s->t.stats.seq; i++)
+                tensor_set(&s->t.stats, b, h, i, 0, m);
+    tensor_remember(&s->t.stats);
+    s->t.p.stats = tensor_output(&s->t.stats);
+}
+
+/* How many elements of the gradient `which` are wrong. `right` is a case with right gradients. */
+typedef struct wrong_count {
+    const gradients_case *s, *right;
     int which;
     int64_t wrong;
-} zero_count;
+} wrong_count;
 
-static void count_others(void *user, const int64_t at[4])
+static void count_all(wrong_count *c, void (*count)(void *user, const int64_t at[4]))
 {
-    zero_count *c = user;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    oracle_gradient_sizes(&c->s->t.p, size);
+    for (c->which = 0; c->which < ORACLE_GRADIENTS; c->which++)
+        gradients_each(&size[c->which], count, c);
+}
+
+static void count_nonzero(void *user, const int64_t at[4])
+{
+    wrong_count *c = user;
     float x = 0;
     c->wrong += gradients_get(c->s, c->which, at, &x) && float_bits(x) != 0;
 }
 
-/* Statistics that say no key was alive: 1 / l is +0, and so is all that comes of it. */
+/* Statistics that say no key was alive: r is +0, and so is all that comes of it. */
 static void law_empty_stats(int round)
 {
     gradients_case s;
-    oracle_gradient size[ORACLE_GRADIENTS];
-    zero_count c = { &s, 0, 0 };
+    wrong_count c = { &s, NULL, 0, 0 };
     if (!make_call(&s, round % 2 == 0 ? "sinks" : NULL, NULL))
         return;
-    tensor_fill(&s.t.stats, 0.0f);
-    for (int64_t b = 0; b < s.t.stats.batch; b++)
-        for (int64_t h = 0; h < s.t.stats.heads; h++)
-            for (int64_t i = 0; i < s.t.stats.seq; i++)
-                tensor_set(&s.t.stats, b, h, i, 0, -HUGE_VALF);
-    tensor_remember(&s.t.stats);
-    s.t.p.stats = tensor_output(&s.t.stats);
+    set_sums_to_zero(&s, -HUGE_VALF);
     random_way(&s);
     if (!gradients_run(&s))
         return;
-    oracle_gradient_sizes(&s.t.p, size);
-    for (c.which = 0; c.which < ORACLE_GRADIENTS; c.which++)
-        gradients_each(&size[c.which], count_others, &c);
+    count_all(&c, count_nonzero);
     CHECK(c.wrong == 0, "%lld elements are not +0", (long long)c.wrong);
+}
+
+static void count_hidden(void *user, const int64_t at[4])
+{
+    wrong_count *c = user;
+    float x = 0, right = 0;
+    c->wrong += gradients_get(c->right, c->which, at, &right) && right != 0 &&
+                gradients_get(c->s, c->which, at, &x) && isfinite(x);
+}
+
+/* Statistics that no forward call wrote, such as an array of zeros: no gradient may look right. */
+static void law_unwritten_stats(int round)
+{
+    gradients_case a, b;
+    wrong_count c = { &b, &a, 0, 0 };
+    if (!make_call(&a, round % 2 == 0 ? "sinks" : NULL, NULL) || !gradients_forward(&a))
+        return;
+    random_way(&a);
+    gradients_twin(&a, &b);
+    gradients_own_inputs(&b);
+    set_sums_to_zero(&b, round % 4 < 2 ? 0.0f : 1.0f);
+    if (!gradients_run(&a) || !gradients_run(&b))
+        return;
+    count_all(&c, count_hidden);
+    CHECK(c.wrong == 0, "%lld elements look like gradients", (long long)c.wrong);
 }
 
 /* A sequence that starts at a chunk number beyond its own chunks is divided in the same way. */
@@ -757,6 +794,7 @@ static const struct {
     { "parts of the call", law_parts, 60 },
     { "an lse beside stats", law_stats, 40 },
     { "statistics of empty rows", law_empty_stats, 24 },
+    { "statistics that nobody wrote", law_unwritten_stats, 24 },
 };
 
 void backward_laws(void)

@@ -111,7 +111,7 @@ static void load_statistics(gradients *g)
 {
     const row *r = &g->r;
     g->m = r->root.m;
-    g->inverse = r->root.l == 0 ? 0 : divide(ONE, r->root.l);
+    g->inverse = g->m == MINUS_INF && r->root.l == 0 ? 0 : divide(ONE, r->root.l);
     g->most = 0x42fe0000; /* 127 */
     if (g->c->lse_alone) {
         g->m = r->lse == MINUS_INF ? MINUS_INF : mul(r->lse, LOG2E);

@@ -136,7 +136,8 @@ static const struct {
     REFUSED(score, "score"),
     REFUSED(dropout, "dropout_p"),
     { partial, ATTN_ERR_UNSUPPORTED,
-      "partial (1) is set, but dilated attention does not take it: it needs o and lse", 0 },
+      "partial (1) is set, but dilated attention does not take it: it works with finished rows",
+      0 },
     REFUSED(part, "part.rows (1)"),
     { logits, ATTN_ERR_UNSUPPORTED,
       "logits.data is set, but dilated attention does not take it: ask for logits in a call with "

@@ -316,7 +316,7 @@ static const struct misuse {
     { "tile_keys (8) must be 0 or a power of two from 16 to 1024", ATTN_ERR_ARG, 0, 8 },
     { "tile_keys (48) must be", ATTN_ERR_ARG, 0, 48 },
     { "tile_keys (2048) must be", ATTN_ERR_ARG, 0, 2048 },
-    { "partial (1) is set, but attn_resume_begin does not take it: it needs o and lse",
+    { "partial (1) is set, but attn_resume_begin does not take it: it works with finished rows",
       ATTN_ERR_UNSUPPORTED, offsetof(attn_params, partial), 0 },
     { "part.keys (1) is set, but attn_resume_begin does not take it", ATTN_ERR_UNSUPPORTED,
       offsetof(attn_params, part.keys), 0 },

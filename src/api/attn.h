@@ -101,7 +101,7 @@
  *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
- *   sum times scale * log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
+ *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:

@@ -118,7 +118,8 @@ typedef struct attn_backward_info {
     const char *kernels_name; /* kernel set, e.g. "portable_fma" */
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
     /* What P is computed from: "stats", "lse" with the error that this adds, or "a softmax of its
-     * own". */
+     * own" (naive); "nothing yet" and what is missing while neither array is given; "none" if
+     * backend_name is "none". */
     const char *probabilities;
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */

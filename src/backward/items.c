@@ -156,15 +156,17 @@ static void keys_item(const call *c, char *slot, int64_t index)
 /* ---- what is known of a row before any key: m, r, delta, and what the sink has of it */
 
 /* load_origin loads m and r of a row, from which p = 2^(s - m) * r is taken: from the LSE where that
- * is all there is. */
+ * is all there is. Statistics of (-inf, 0) are those of an empty row. An l of 0 beside another m was
+ * not written by a forward call, and the gradients shall not hide it: r is then infinite. */
 static void load_origin(const attn_params *p, const sequence *s, int64_t head, int64_t row,
                         float *m, float *r)
 {
     const float *stats = (const float *)p->stats.data, *lse = (const float *)p->lse.data;
     const int64_t at = ROW_AT(p->stats, s, head, row);
-    *m = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
-    *m = is_neg_inf(*m) ? 0.0f : *m;
-    *r = stats ? inverse_sum(stats[at + 1]) : 1.0f;
+    const float from = stats ? stats[at] : lse[ROW_AT(p->lse, s, head, row)] * LOG2E_HI;
+    const float l = stats ? stats[at + 1] : 1.0f;
+    *m = is_neg_inf(from) ? 0.0f : from;
+    *r = inverse_sum(is_neg_inf(from) && l == 0.0f, l);
 }
 
 /* sink_term computes -p * delta of the sink. */
