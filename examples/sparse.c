@@ -101,7 +101,8 @@ int main(void)
     fill(q, 1);
     fill(k, 2);
     fill(v, 3);
-    int wrong = compare("BigBird: window 3, global 2, random 3", attn_pattern_bigbird(3, 2, 3, 1234));
+    int wrong = compare("BigBird: window 3, global 2, random 3",
+                        attn_pattern_bigbird(3, 2, 3, 1234));
     wrong |= compare("the diagonal and 4 random cells", attn_pattern_random(4, 1234));
     return wrong;
 }
