@@ -2423,13 +2423,14 @@ static const attn_kernels *best_kernels(int64_t rows)
 /* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
-    int i;
+    int i, count = 0;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
         if (kernel_sources[i].native && !kernel_sources[i].get()) {
-            put(why, "; kernels ");
+            put(why, count++ ? ", " : "; kernels ");
             put(why, kernel_sources[i].name);
-            put(why, ": this CPU or its operating system cannot run them");
         }
+    if (count)
+        put(why, ": this CPU or its operating system cannot run them");
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)
@@ -2461,12 +2462,12 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
- * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
- * one more if the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk, and a node
+ * that waits for each one bit of the number of chunks before it. If the first key lies inside the
+ * tree, the node with that key waits, and the bits are those of the number of chunks behind it. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
+    return inside + log2_up(max64(1, ceil_div(keys, ATTN_CHUNK)) + 1);
 }
 
 /* ---- in ascending order */
@@ -2903,9 +2904,9 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 200
  * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
-#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
+#define WIDE_TILE_KEYS(dims) ((dims) < 400 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
 static int64_t q_capacity(const attn_params *p, int64_t b)
@@ -3696,7 +3697,7 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* Each worker has this number of bytes of shared memory, at any length. */
 #define SPLIT_BYTES ((int64_t)1 << 18)
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has this number where the slot leaves nothing. */
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
 /* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
 #define LARGE_STATE ((int64_t)80 << 10)
@@ -3763,13 +3764,13 @@ static void plan_inside(const problem *pr, plan *pl)
 }
 
 /* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
- * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
- * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
- * without, 1.9 with). */
+ * worker_bytes, if it leaves anything. Where states are large, as in MLA (132 KB of 64 rows), row
+ * tiles that share nothing have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6
+ * times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
-    const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
+    const int64_t usual = left > 0 ? min64(SPLIT_BYTES, left) : SPLIT_BYTES_LEAST;
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
     if (pl->item_tiles > 1 || state <= LARGE_STATE)
         return usual;
@@ -6303,7 +6304,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
 {
     int64_t items;
     begin_plan(pr, pl, small);
-    pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes);
+    pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes - FIXED_BYTES);
     pl->modified = has_modifier(&pr->p);
     pl->by_pair = has_mask(&pr->p, 1);
     divide_plan(pr, pl);
@@ -6627,7 +6628,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
 {
     put(why, "; kernels ");
     put(why, kernels->name);
-    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
+    put(why, asked->kernels ? ": asked for" : ": the best that are linked in and run here");
     put_missing_kernels(why);
 }
 
@@ -10514,6 +10515,8 @@ static void slopes_item(const call *c, char *slot, int64_t index)
 typedef struct textbook_rows {
     grad_tile *row;
     float *p, *ds; /* Both are [kv_len][rows]. */
+    /* Both are [rows]: the logit of the row's sink in base 2, and its probability. */
+    float *sink, *sink_p;
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -10523,6 +10526,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     n.row = pack_rows(w, 0, tile_index * w->pl->rows, w->seq.q_len);
     n.p = w->matrix[KEYS] + at;
     n.ds = w->matrix[VALUES] + at;
+    n.sink = n.row->m; /* The textbook reads no statistics, whose room this is. */
+    n.sink_p = n.row->r;
     w->row_tiles = 1;
     return n;
 }
@@ -10580,17 +10585,17 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < rows; r++) {
         const lane *at = &n->row->t.lanes[r];
-        n->row->m[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
-        m[r] = n->row->m[r];
+        n->sink[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->sink[r];
         l[r] = 0.0f;
     }
     each_keys(w, n, textbook_maximum);
     each_keys(w, n, textbook_exp);
     for (r = 0; r < rows; r++) {
-        float sink = m[r] == NEG_INF ? NEG_INF : n->row->m[r] - m[r];
+        float sink = m[r] == NEG_INF ? NEG_INF : n->sink[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->r[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
+        n->sink_p[r] = l[r] == 0.0f ? 0.0f : sink / l[r];
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -10642,7 +10647,7 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
         float *to = &w->g->dsinks[n->row->t.lanes[r].head];
-        const float x = n->row->r[r] * n->row->delta[r];
+        const float x = n->sink_p[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }

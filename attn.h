@@ -1124,7 +1124,7 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 
 /* src/api/backward.h - gradients of attn_forward, for training.
  *
- * Set p.stats.data before attn_forward and its workspace query, and keep p, o and stats. Then:
+ * Set p.stats.data before attn_forward, and keep p, o and stats. Then:
  *
  *     attn_gradients g = {0};                                // zero is every field's default
  *     g.dout.data = dout;                                    // like o: gradient of the loss by o
@@ -1652,8 +1652,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   shards per rank: if the sequence has fewer than 2 * size * 1024 positions, some ranks have
  *   little or nothing. Make ring.shard smaller there if balance matters more than bits. Very short
  *   shards cost more than they balance, because each range of rows takes a call for each range of
- *   keys. Parts that causal, window, chunked and lengths leave empty are skipped; stats->pairs
- *   counts the rest.
+ *   keys. Parts that causal, window, chunked and lengths leave empty are skipped;
+ *   ring.stats->pairs counts the rest.
  * Memory. The workspace needs the whole size that the query gives. It holds two shards of keys and
  *   values (in their storage type), raw states of the rank's rows, head_dim_v + 2 floats each, and
  *   the workspace of a call. With R ranks and one shard of 1024 * 2^k keys per rank, a row has at
@@ -1668,8 +1668,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
  *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
  *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a
- *   layout, sinks, slopes or in which arrays are given, all of them return ATTN_ERR_ARG. Only a
- *   rank without a usable transport returns alone.
+ *   layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG. Only
+ *   a rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */

@@ -621,12 +621,12 @@ static inline attn_tensor as_tensor(const attn_output *o)
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
- * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
- * one more if the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk, and a node
+ * that waits for each one bit of the number of chunks before it. If the first key lies inside the
+ * tree, the node with that key waits, and the bits are those of the number of chunks behind it. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
+    return inside + log2_up(max64(1, ceil_div(keys, ATTN_CHUNK)) + 1);
 }
 
 /* ---- in ascending order */
@@ -2369,14 +2369,21 @@ typedef struct device_plan {
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
-/* local_bytes_of counts the local memory of a work-group of the kernel forward: see its arrays. */
-static int64_t local_bytes_of(int rows, int columns)
+/* A row takes these bytes of local memory beside its logits: of the kernel forward m, l, block_m,
+ * alpha, lo, hi and q_at; of the kernels of gradients m, l, inverse, lo, hi, q_at and dout_at. */
+enum {
+    FORWARD_ROW_BYTES = 4 * (2 + 2 * (CL_BN / CL_BLOCK) + 2) + 8,
+    GRADIENT_ROW_BYTES = 4 * (3 + 2) + 8 * 2
+};
+
+/* local_bytes_of counts the local memory of a work-group of the kernels for tiles: see their
+ * arrays. */
+static int64_t local_bytes_of(int rows, int columns, int row_bytes)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
     const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
-    const int64_t blocks = CL_BN / CL_BLOCK;
-    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
-           8 * (rows + 2 * CL_BN);
+    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + 6) + (int64_t)rows * row_bytes +
+           8 * 2 * CL_BN;
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -2470,7 +2477,8 @@ static variant forward_variant(const attn_problem *pr, const device_limits *limi
     if (columns <= 128)
         v.columns = columns <= 64 ? 64 : 128;
     v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
-    while (v.rows > 16 && local_bytes_of(v.rows, v.columns) > (int64_t)limits->local_bytes)
+    while (v.rows > 16 &&
+           local_bytes_of(v.rows, v.columns, FORWARD_ROW_BYTES) > (int64_t)limits->local_bytes)
         v.rows /= 2;
     return v;
 }
@@ -2495,7 +2503,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
             4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
     if (!runs(&pl, PART_NAIVE))
-        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns);
+        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns, FORWARD_ROW_BYTES);
     return pl;
 }
 
@@ -2505,10 +2513,9 @@ static int64_t all_rows(const attn_params *p)
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
 }
 
-/* The kernels of gradients have no block_m and alpha in local memory, but inverse and dout_at. */
 static int64_t gradient_local_bytes(const device_plan *pl)
 {
-    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
+    return local_bytes_of(pl->forward.rows, pl->forward.columns, GRADIENT_ROW_BYTES);
 }
 
 /* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */
@@ -4727,15 +4734,11 @@ static void join_statistics(trial_results *of)
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */
-static int is_near(trial *t, float *off)
+static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
     const int count = (int)(sizeof t->device / sizeof *got);
     int i, near = 1;
-    if (!t->limits.exact) {
-        join_statistics(&t->arrays.out);
-        join_statistics(&t->device);
-    }
     *off = 0;
     for (i = 0; i < count; i++) {
         const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
@@ -4796,6 +4799,10 @@ static int run_trial(trial *t, text *why)
     if (status || error) {
         put(why, "it did not run");
         return 0;
+    }
+    if (!t->limits.exact) {
+        join_statistics(&t->arrays.out);
+        join_statistics(&t->device);
     }
     if (is_near(t, &off))
         return 1;

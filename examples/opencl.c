@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { HEADS = 8, KV_HEADS = 2, TOKENS = 300, DIM = 64 };
 
@@ -67,15 +68,59 @@ static void keep_programs(const attn_opencl *gpu, const char *name)
     free(all);
 }
 
+/* Opens a device, gives it the programs that were kept, and says what comes next. Returns 1 if
+ * there is a device. */
+static int open_device(attn_opencl *gpu, attn_opencl_info *device, const void *programs,
+                       size_t bytes)
+{
+    attn_opencl_options options = {0};
+    options.device = getenv("ATTN_DEVICE"); /* NULL chooses the best */
+    if (attn_opencl_open(gpu, &options) != ATTN_OK) {
+        printf("no device: %s\n", attn_opencl_why(gpu)); /* no error: the CPU computes it */
+        return 0;
+    }
+    /* Those of another device or driver are not taken, and kernels are compiled again. */
+    if (programs != NULL)
+        attn_opencl_binaries_set(gpu, programs, bytes);
+    attn_opencl_info_get(gpu, device);
+    printf("device: %s (%s), which says that it is %s\n", device->device, device->platform,
+           device->gpu ? "a GPU" : "not a GPU");
+    if (programs != NULL)
+        printf("kept programs: %s\n", device->binaries_why);
+    printf("compiling: the driver compiles what it has not kept; the first time may take a "
+           "minute\n");
+    fflush(stdout);
+    return 1;
+}
+
+/* Says how a device that need not be here would run the call. Returns 1 if it would. */
+static int tell_plan(const attn_params *p)
+{
+    attn_opencl_info device = {0};
+    attn_opencl_plan_info plan;
+    device.compute_units = 24;
+    device.local_bytes = 48 << 10;
+    device.allocation_bytes = (size_t)1 << 30;
+    if (attn_opencl_plan(&device, p, &plan) != ATTN_OK || !plan.runs) {
+        printf("a device of 24 compute units would refuse: %s\n", plan.why);
+        return 0;
+    }
+    printf("a device of 24 compute units would take %d work-groups, tiles of %d rows and %d bytes "
+           "of local memory\n",
+           (int)plan.groups, plan.tile_rows, (int)plan.local_bytes);
+    return 1;
+}
+
 int main(void)
 {
     const int rows = HEADS * TOKENS * DIM, keys = KV_HEADS * TOKENS * DIM;
     float *q = numbers(rows, 0.37f), *k = numbers(keys, 0.11f), *v = numbers(keys, 0.73f);
     float *on_cpu = numbers(rows, 0), *on_device = numbers(rows, 0);
     attn_opencl *gpu = malloc(attn_opencl_size());
-    attn_opencl_options options = {0};
+    attn_opencl_info device;
     const char *file = getenv("ATTN_PROGRAMS");
-    void *programs = read_file(file, &options.binaries_bytes);
+    size_t bytes;
+    void *programs = read_file(file, &bytes);
     attn_backend backend;
     attn_params p = {0};
     attn_info info;
@@ -93,22 +138,18 @@ int main(void)
     p.k.data = k;
     p.v.data = v;
     p.o.data = on_cpu;
-    done = attend(&p);
+    done = attend(&p) && tell_plan(&p);
 
-    options.device = getenv("ATTN_DEVICE"); /* NULL chooses the best */
-    options.binaries = programs;            /* those of another device or driver are not taken */
-    if (attn_opencl_open(gpu, &options) == ATTN_OK) {
+    if (open_device(gpu, &device, programs, bytes)) {
         backend = attn_opencl_backend(gpu, NULL);
         p.backend = &backend;
-    } else {
-        printf("no device: %s\n", attn_opencl_why(gpu)); /* no error: the CPU computes it */
     }
     p.o.data = on_device;
     done = done && attend(&p) && attn_explain(&p, &info) == ATTN_OK;
     for (int i = 0; i < rows; i++)
         worst = fmax(worst, fabs((double)on_device[i] - (double)on_cpu[i]));
     if (done)
-        printf("ran on: %s\n", info.backend_name);
+        printf("ran on: %s\n", strcmp(info.backend_name, "cpu") ? device.device : "this CPU");
     printf("%d heads, %d tokens: %s\n", HEADS, TOKENS,
            done && worst < 1e-5 ? "the CPU's results, but for 1e-5 at most" : "other results");
     keep_programs(gpu, file);

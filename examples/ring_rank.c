@@ -68,6 +68,7 @@ void ring_rank_run(ring_rank *r, const attn_transport *transport)
     p.head_dim = DIM;
     p.causal = 1;
     ring.layout = r->layout;
+    ring.arrival = r->arrival;
     ring.transport = transport;
     ring.stats = &r->stats;
 

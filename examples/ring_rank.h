@@ -9,6 +9,7 @@
 
 typedef struct ring_rank {
     int layout;         /* an attn_ring_layout */
+    int arrival;        /* nonzero merges parts as they arrive: see attn_ring.arrival */
     int64_t positions;  /* length of the whole sequence */
     /* ---- the result */
     int64_t length;     /* number of positions of this rank */

@@ -46,7 +46,7 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
 {
     put(why, "; kernels ");
     put(why, kernels->name);
-    put(why, asked->kernels ? ": asked for" : ": the best of those linked in");
+    put(why, asked->kernels ? ": asked for" : ": the best that are linked in and run here");
     put_missing_kernels(why);
 }
 

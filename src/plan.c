@@ -131,7 +131,7 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 
 /* Each worker has this number of bytes of shared memory, at any length. */
 #define SPLIT_BYTES ((int64_t)1 << 18)
-#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has at least this number beside large slots. */
+#define SPLIT_BYTES_LEAST (SPLIT_BYTES / 4) /* It has this number where the slot leaves nothing. */
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
 /* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
 #define LARGE_STATE ((int64_t)80 << 10)
@@ -198,13 +198,13 @@ static void plan_inside(const problem *pr, plan *pl)
 }
 
 /* split_bytes gives the shared memory for each worker, aligned: what its slot leaves of
- * worker_bytes. Where states are large, as in MLA (132 KB of 64 rows), row tiles that share nothing
- * have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6 times the speed of one
- * without, 1.9 with). */
+ * worker_bytes, if it leaves anything. Where states are large, as in MLA (132 KB of 64 rows), row
+ * tiles that share nothing have two parts at least (128 heads, 8192 keys of 512, two threads: 1.6
+ * times the speed of one without, 1.9 with). */
 static int64_t split_bytes(const problem *pr, const plan *pl, int64_t state)
 {
     const int64_t left = (pl->worker_bytes - pl->slot_bytes) / ALIGNMENT * ALIGNMENT;
-    const int64_t usual = max64(SPLIT_BYTES_LEAST, min64(SPLIT_BYTES, left));
+    const int64_t usual = left > 0 ? min64(SPLIT_BYTES, left) : SPLIT_BYTES_LEAST;
     const int64_t pairs = ceil_div(times(2 * split_rows(pl), state), pr->p.num_workers);
     if (pl->item_tiles > 1 || state <= LARGE_STATE)
         return usual;

@@ -29,9 +29,9 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
-/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 256
+/* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 200
  * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
-#define WIDE_TILE_KEYS(dims) ((dims) < 512 ? 64 : 32)
+#define WIDE_TILE_KEYS(dims) ((dims) < 400 ? 64 : 32)
 #define NARROW_TILE_KEYS 256
 
 static int64_t q_capacity(const attn_params *p, int64_t b)

@@ -150,13 +150,14 @@ static const attn_kernels *best_kernels(int64_t rows)
 /* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
 static void put_missing_kernels(text *why)
 {
-    int i;
+    int i, count = 0;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
         if (kernel_sources[i].native && !kernel_sources[i].get()) {
-            put(why, "; kernels ");
+            put(why, count++ ? ", " : "; kernels ");
             put(why, kernel_sources[i].name);
-            put(why, ": this CPU or its operating system cannot run them");
         }
+    if (count)
+        put(why, ": this CPU or its operating system cannot run them");
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)

@@ -13,12 +13,12 @@
 
 #define MAX_LEVELS 64
 
-/* tree_states counts the states that the tree holds at once: that of the current chunk and those of
- * the maximal nodes to its left, at most one per level. That is log2 of the number of chunks, and
- * one more if the first key lies inside the tree. */
+/* tree_states counts the states that the tree holds at once: that of the current chunk, and a node
+ * that waits for each one bit of the number of chunks before it. If the first key lies inside the
+ * tree, the node with that key waits, and the bits are those of the number of chunks behind it. */
 static inline int tree_states(int64_t keys, int inside)
 {
-    return 1 + inside + log2_up(ceil_div(keys, ATTN_CHUNK) + inside);
+    return inside + log2_up(max64(1, ceil_div(keys, ATTN_CHUNK)) + 1);
 }
 
 /* ---- in ascending order */

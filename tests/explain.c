@@ -406,26 +406,85 @@ static void check_large_states(void)
     }
 }
 
-/* A worker needs 1 MiB at most for heads up to 256 wide, at any length, copies and divided keys
- * included; 64 KiB a call go to what the workers share. */
+/* The call takes a workspace of 1 MiB a worker at most. */
+static void check_megabyte(const attn_params *p, const char *where)
+{
+    size_t bytes = 0;
+    CHECK(attn_workspace_size(p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+    CHECK(
+        bytes <= (size_t)p->num_workers << 20,
+        "%s, %s: batch %d, heads %d/%d, %d x %d keys, width %d/%d, types %d %d, distance %d, base "
+        "%d, part %d, ring %d, %d workers: %lu bytes",
+        where, attn_kernels_name(p->kernels), (int)p->batch, (int)p->num_heads_q,
+        (int)p->num_heads_kv, (int)p->seq_len_q, (int)p->seq_len_kv, (int)p->head_dim,
+        (int)p->head_dim_v, p->k.dtype, p->v.dtype, (int)p->k.stride_seq, p->key_base != NULL,
+        p->part.keys, (int)p->kv_rows.ring, p->num_workers, (unsigned long)bytes);
+}
+
+/* A call that draws what decides about memory: sizes, kernel set, workers, how keys are stored. */
+static attn_params random_memory(const attn_kernels *set)
+{
+    static const int64_t widths[] = { 8, 64, 80, 96, 128, 192, 199, 200, 224, 255, 256 };
+    static const int64_t groups[] = { 1, 4, 7, 32, 128 }, entries[] = { 1, 1, 2, 9 };
+    static const int64_t lengths[] = { 1, 1000, 1500, 4096, 5000, 9000, 65536, 1000000, 1 << 20 };
+    static const int64_t bases[9] = { 1023 };
+    const int way = (int)rng_int(0, 3);
+    attn_params p = decoding((int64_t)1 << rng_int(0, 3), RNG_PICK(lengths), RNG_PICK(widths),
+                             (int)(rng_chance(70) ? rng_int(1, 16) : rng_int(1, 256)));
+    p.tuning = NULL;
+    p.kernels = set;
+    p.batch = RNG_PICK(entries);
+    p.num_heads_q = p.num_heads_kv * RNG_PICK(groups);
+    p.seq_len_q = rng_chance(50) ? (int64_t)1 << rng_int(0, 12) : rng_int(1, 400);
+    p.head_dim_v = rng_chance(60) ? p.head_dim : rng_int(1, 256);
+    p.k.dtype = (int)rng_int(0, 2);
+    p.v.dtype = rng_chance(50) ? p.k.dtype : (int)rng_int(0, 2);
+    p.k.stride_seq = p.v.stride_seq = (ptrdiff_t)(rng_chance(30) ? 8 * 256 : 0);
+    p.key_base = rng_chance(50) ? bases : NULL;
+    p.part.keys = way == 1;
+    p.part.key_count = way == 1 ? p.seq_len_kv : 0;
+    p.kv_rows.ring = way == 2 ? p.seq_len_kv : 0;
+    return p;
+}
+
+/* These calls came closest to 1 MiB, or exceeded it: a large state in each slot, copies, a key that
+ * begins inside a chunk, and keys that are divided among workers beside them. */
+static void check_known_memory(const attn_kernels *set)
+{
+    static const struct {
+        int64_t heads, group, rows, keys, width;
+        int dtype, based, workers;
+    } known[] = {
+        { 1, 32, 4, 5000, 255, ATTN_F32, 1, 64 },    { 1, 1, 200, 4096, 256, ATTN_F16, 1, 64 },
+        { 2, 4, 2, 5000, 256, ATTN_BF16, 1, 256 },   { 2, 7, 40, 9000, 255, ATTN_F32, 1, 254 },
+        { 1, 1, 512, 1 << 20, 64, ATTN_F32, 0, 83 }, { 1, 7, 1024, 65536, 192, ATTN_BF16, 1, 163 },
+        { 8, 1, 4, 1000000, 256, ATTN_F32, 0, 5 },   { 1, 1, 96, 1500, 224, ATTN_F32, 0, 1 },
+        { 1, 1, 512, 1 << 20, 256, ATTN_F16, 1, 1 },
+    };
+    static const int64_t base = 1023;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        attn_params p = decoding(known[i].heads, known[i].keys, known[i].width, known[i].workers);
+        p.tuning = NULL;
+        p.kernels = set;
+        p.num_heads_q = known[i].heads * known[i].group;
+        p.seq_len_q = known[i].rows;
+        p.k.dtype = p.v.dtype = known[i].dtype;
+        p.key_base = known[i].based ? &base : NULL;
+        check_megabyte(&p, "known");
+    }
+}
+
+/* The README promises 1 MiB a worker at most for heads up to 256 wide and up to 2^20 keys, where
+ * the library chooses the sizes of tiles. */
 static void check_memory(void)
 {
-    for (int n = 0; n < 3 * 2 * 2 * 3 * 5 * 3; n++) {
-        const int64_t dim = 64 << n % 3;
-        const ptrdiff_t stride = (ptrdiff_t)(n / 3 % 2 ? 8 * dim : 0);
-        const int64_t keys = n / 6 % 2 ? 1 << 20 : 1024, queries = 1 << 6 * (n / 12 % 3);
-        const int workers = 1 << n / 36 % 5, sharing = n / 180; /* 2: one kv head for 32 */
-        attn_params p = decoding(sharing == 1 ? 8 : 1, keys, dim, workers);
-        size_t bytes = 0;
-        p.num_heads_q = sharing == 2 ? 32 : p.num_heads_q;
-        p.num_heads_kv = sharing == 2 ? 1 : p.num_heads_kv;
-        p.seq_len_q = queries;
-        p.k.dtype = p.v.dtype = stride ? ATTN_F32 : ATTN_F16;
-        p.k.stride_seq = p.v.stride_seq = stride;
-        CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
-        CHECK(bytes <= ((size_t)workers << 20) + (1 << 16),
-              "%d x %d, width %d, distance %d, %d workers: %lu bytes", (int)queries, (int)keys,
-              (int)dim, (int)stride, workers, (unsigned long)bytes);
+    const attn_kernels *set;
+    for (int n = 0; (set = attn_kernels_get(n)) != NULL; n++) {
+        check_known_memory(set);
+        for (int round = 0; round < 5000; round++) {
+            const attn_params p = random_memory(set);
+            check_megabyte(&p, "random");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 /* src/api/backward.h - gradients of attn_forward, for training.
  * SPDX-License-Identifier: MIT
  *
- * Set p.stats.data before attn_forward and its workspace query, and keep p, o and stats. Then:
+ * Set p.stats.data before attn_forward, and keep p, o and stats. Then:
  *
  *     attn_gradients g = {0};                                // zero is every field's default
  *     g.dout.data = dout;                                    // like o: gradient of the loss by o

@@ -12,6 +12,8 @@
 typedef struct textbook_rows {
     grad_tile *row;
     float *p, *ds; /* Both are [kv_len][rows]. */
+    /* Both are [rows]: the logit of the row's sink in base 2, and its probability. */
+    float *sink, *sink_p;
 } textbook_rows;
 
 static textbook_rows open_textbook(desk *w, int64_t tile_index)
@@ -21,6 +23,8 @@ static textbook_rows open_textbook(desk *w, int64_t tile_index)
     n.row = pack_rows(w, 0, tile_index * w->pl->rows, w->seq.q_len);
     n.p = w->matrix[KEYS] + at;
     n.ds = w->matrix[VALUES] + at;
+    n.sink = n.row->m; /* The textbook reads no statistics, whose room this is. */
+    n.sink_p = n.row->r;
     w->row_tiles = 1;
     return n;
 }
@@ -78,17 +82,17 @@ static void textbook_softmax(desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < rows; r++) {
         const lane *at = &n->row->t.lanes[r];
-        n->row->m[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
-        m[r] = n->row->m[r];
+        n->sink[r] = at->used ? sink_of(&w->pr->p, at->head) * LOG2E_HI : NEG_INF;
+        m[r] = n->sink[r];
         l[r] = 0.0f;
     }
     each_keys(w, n, textbook_maximum);
     each_keys(w, n, textbook_exp);
     for (r = 0; r < rows; r++) {
-        float sink = m[r] == NEG_INF ? NEG_INF : n->row->m[r] - m[r];
+        float sink = m[r] == NEG_INF ? NEG_INF : n->sink[r] - m[r];
         sink = exp2_canon(sink);
         l[r] = l[r] + sink;
-        n->row->r[r] = l[r] == 0.0f ? 0.0f : sink / l[r]; /* This is the sink's probability. */
+        n->sink_p[r] = l[r] == 0.0f ? 0.0f : sink / l[r];
         for (j = 0; j < count; j++) {
             float *p = &n->p[j * rows + r];
             *p = is_dead(*p) ? *p : *p / l[r];
@@ -140,7 +144,7 @@ static void textbook_sinks(const desk *w, const textbook_rows *n)
     int r;
     for (r = 0; r < w->pl->rows && n->row->t.lanes[r].used; r++) {
         float *to = &w->g->dsinks[n->row->t.lanes[r].head];
-        const float x = n->row->r[r] * n->row->delta[r];
+        const float x = n->sink_p[r] * n->row->delta[r];
         const float sink = sink_of(&w->pr->p, n->row->t.lanes[r].head);
         *to = is_neg_inf(sink) ? *to : *to - x;
     }

@@ -40,14 +40,21 @@ typedef struct device_plan {
     unsigned programs;                  /* that the call runs: bit 1 << part */
 } device_plan;
 
-/* local_bytes_of counts the local memory of a work-group of the kernel forward: see its arrays. */
-static int64_t local_bytes_of(int rows, int columns)
+/* A row takes these bytes of local memory beside its logits: of the kernel forward m, l, block_m,
+ * alpha, lo, hi and q_at; of the kernels of gradients m, l, inverse, lo, hi, q_at and dout_at. */
+enum {
+    FORWARD_ROW_BYTES = 4 * (2 + 2 * (CL_BN / CL_BLOCK) + 2) + 8,
+    GRADIENT_ROW_BYTES = 4 * (3 + 2) + 8 * 2
+};
+
+/* local_bytes_of counts the local memory of a work-group of the kernels for tiles: see their
+ * arrays. */
+static int64_t local_bytes_of(int rows, int columns, int row_bytes)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
     const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
-    const int64_t blocks = CL_BN / CL_BLOCK;
-    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + rows * (2 + 2 * blocks + 2) + 6) +
-           8 * (rows + 2 * CL_BN);
+    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + 6) + (int64_t)rows * row_bytes +
+           8 * 2 * CL_BN;
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -141,7 +148,8 @@ static variant forward_variant(const attn_problem *pr, const device_limits *limi
     if (columns <= 128)
         v.columns = columns <= 64 ? 64 : 128;
     v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
-    while (v.rows > 16 && local_bytes_of(v.rows, v.columns) > (int64_t)limits->local_bytes)
+    while (v.rows > 16 &&
+           local_bytes_of(v.rows, v.columns, FORWARD_ROW_BYTES) > (int64_t)limits->local_bytes)
         v.rows /= 2;
     return v;
 }
@@ -166,7 +174,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
             4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
     pl.programs = choose_programs(pr, &pl);
     if (!runs(&pl, PART_NAIVE))
-        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns);
+        pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns, FORWARD_ROW_BYTES);
     return pl;
 }
 
@@ -176,10 +184,9 @@ static int64_t all_rows(const attn_params *p)
     return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
 }
 
-/* The kernels of gradients have no block_m and alpha in local memory, but inverse and dout_at. */
 static int64_t gradient_local_bytes(const device_plan *pl)
 {
-    return local_bytes_of(pl->forward.rows, pl->forward.columns) + 8 * pl->forward.rows;
+    return local_bytes_of(pl->forward.rows, pl->forward.columns, GRADIENT_ROW_BYTES);
 }
 
 /* plan_gradients plans what sessions need: the kernels of gradients count tiles themselves. */

@@ -175,15 +175,11 @@ static void join_statistics(trial_results *of)
 }
 
 /* is_near returns whether the device's results will do; *off is by how much they are off at most. */
-static int is_near(trial *t, float *off)
+static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
     const int count = (int)(sizeof t->device / sizeof *got);
     int i, near = 1;
-    if (!t->limits.exact) {
-        join_statistics(&t->arrays.out);
-        join_statistics(&t->device);
-    }
     *off = 0;
     for (i = 0; i < count; i++) {
         const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
@@ -244,6 +240,10 @@ static int run_trial(trial *t, text *why)
     if (status || error) {
         put(why, "it did not run");
         return 0;
+    }
+    if (!t->limits.exact) {
+        join_statistics(&t->arrays.out);
+        join_statistics(&t->device);
     }
     if (is_near(t, &off))
         return 1;
