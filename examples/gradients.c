@@ -2,7 +2,7 @@
  * and compares each with the slope of the loss along one element.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/gradients.c attn.c -o gradients && ./gradients */
+ *     cc -O2 examples/gradients.c attn.c -o gradients && ./gradients */
 #include "../attn.h"
 
 #include <stdio.h>
