@@ -476,9 +476,9 @@ try_note()
 try_compiler()
 {
     cc=$1
-    strict="-pedantic -Wall -Wextra -Werror"
+    warnings="-pedantic -Wall -Wextra -Werror"
     for options in "-std=c99 -O2" "-std=c11 -O0 $unoptimized" "-std=gnu11 -O1"; do
-        try "$cc $options" "$cc" $options $strict main.c attn.c
+        try "$cc $options" "$cc" $options $warnings main.c attn.c
     done
     for options in -Os "-O3 -march=native"; do
         try "$cc $options" "$cc" $options main.c attn.c
