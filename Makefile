@@ -40,8 +40,8 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
-# A shared library, where linkers know sonames. Before version 1.0 every minor version may change
-# structs, so its number belongs to the soname. CMakeLists.txt has the rule for other systems.
+# Shared libraries of other systems are for CMakeLists.txt. Before version 1.0 every minor version may
+# change structs, so its number belongs to the soname.
 SHARED  ?= $(if $(filter Linux %BSD,$(shell uname -s)),yes)
 ABI     := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(basename $(basename $(VERSION))))
 SHARED_LIB := $(if $(SHARED),$(BUILD)/libattn.so.$(VERSION))
@@ -94,8 +94,8 @@ LIB_OBJECTS := $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
 
 CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
-          check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads check-sanitize \
-          check-hash check-mutants
+          check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
+          check-sanitize check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
@@ -305,7 +305,7 @@ check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/
 	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
 
 # What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
-FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tools/*.[ch]) \
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tests/*/*.[ch] tools/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \

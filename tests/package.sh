@@ -2,7 +2,7 @@
 # package.sh - what a stranger gets who builds, installs and links the library.
 # SPDX-License-Identifier: MIT
 #
-#     sh tests/package.sh        (from the root of the repository; CC, NM, JOBS from the environment)
+#     sh tests/package.sh        (from the root; CC, NM, JOBS from the environment)
 #
 # 1. Two builds by make, in folders of other names and on other dates, give the same bytes.
 # 2. `make install` writes the files of a list, under DESTDIR as well, and `make uninstall` removes
@@ -59,6 +59,7 @@ equal_builds() # equal_builds FILE
 expect "a copy of the sources" copy "$one"
 expect "a second copy" copy "$two"
 expect "a build" build "$one"
+[ "$failed" -eq 0 ] || { summary package; exit 1; }
 if [ ! -f "$one/build/libattn.so.$version" ]; then
     echo "package: skipped: make builds no shared library here"
     exit 0

@@ -55,7 +55,8 @@ compiles()
     if ! $1 -c "$work/alone/probe.c" -o "$work/probe.o" > /dev/null 2>&1; then
         echo "single: $1: skipped, cannot build for it here"
     elif ! seconds=$(cd "$work/alone" &&
-        sh "$here/user_seconds.sh" $1 -DATTN_UNOPTIMIZED -c attn_single.c 2> "$work/log") || [ -s "$work/log" ]; then
+        sh "$here/user_seconds.sh" $1 -DATTN_UNOPTIMIZED -c attn_single.c 2> "$work/log") ||
+        [ -s "$work/log" ]; then
         fail "$1: does not compile without a word"
     else
         echo "single: $1: $seconds s of CPU time"

@@ -7,10 +7,11 @@
  *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
- * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest. Any C99
- * compiler will do, and -O2 is the only flag that matters, for speed alone. Every mask and variant is a field of one struct, attn_params, in which zero
- * means "off" or "the usual". The result has the same bits on every CPU, for any number of threads,
- * any batch and any chunking of a prompt (docs/canon.md).
+ * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
+ * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant is
+ * a field of one struct, attn_params, in which zero means "off" or "the usual". The result has the
+ * same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
+ * (docs/canon.md).
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
