@@ -418,7 +418,7 @@ uninstall: ## removes the files that install wrote
 	rm -f $(INSTALLED_HEADERS:%='$(DESTDIR)$(INCLUDEDIR)/%') '$(DESTDIR)$(LIBDIR)/libattn.a' \
 	  $(patsubst %,'$(DESTDIR)$(LIBDIR)/%',$(notdir $(SHARED_LIB)) $(SHARED_LINKS)) \
 	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc' '$(DESTDIR)$(DATADIR)/attn/attn_mpi.c'
-	-rmdir '$(DESTDIR)$(DATADIR)/attn' 2> /dev/null
+	rmdir '$(DESTDIR)$(DATADIR)/attn' 2> /dev/null || true
 
 clean: ## removes the build folder
 	rm -rf $(BUILD)
