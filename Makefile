@@ -10,6 +10,7 @@ LDFLAGS ?=
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR ?= $(PREFIX)/share
 CASES   ?=
 CSV     ?=
 RUN     ?=
@@ -23,6 +24,7 @@ ifeq ($(origin AR),default)
 AR := $(CROSS_COMPILE)ar
 endif
 NM ?= $(CROSS_COMPILE)nm
+STRIP ?= $(CROSS_COMPILE)strip
 
 Q := $(if $(V),,@)
 DL := -ldl
@@ -38,6 +40,14 @@ COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
 LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
 
 LIB     := $(BUILD)/libattn.a
+# Shared libraries of other systems are for CMakeLists.txt. Before version 1.0 every minor version may
+# change structs, so its number belongs to the soname.
+SHARED  ?= $(if $(filter Linux %BSD,$(shell uname -s)),yes)
+ABI     := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(basename $(basename $(VERSION))))
+SHARED_LIB := $(if $(SHARED),$(BUILD)/libattn.so.$(VERSION))
+SHARED_LINKS := $(if $(SHARED),libattn.so.$(ABI) libattn.so)
+# Both libraries hold the same objects. They show only what headers declare as ATTN_API.
+PIC     ?= -fPIC -fvisibility=hidden '-DATTN_API=__attribute__((visibility("default")))'
 # A project copies these files; tools/amalgamate.sh makes them from src/, and they are committed.
 PORTABLE := attn.c
 HEADERS  := attn.h attn_simd.h attn_opencl.h
@@ -80,40 +90,42 @@ objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
   $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
-PIC_OBJECTS := $(patsubst %.c,$(BUILD)/pic/%.o,$(PORTABLE) $(SIMD_SOURCES) $(PEER_SOURCES))
+LIB_OBJECTS := $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
 
 CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
-          check-stack check-hot-loops check-single check-opencl check-mpi check-threads check-sanitize \
-          check-hash check-mutants
+          check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
+          check-sanitize check-hash check-mutants
 
 .PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
         list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
 
-all: $(LIB) ## the library, build/libattn.a (default)
+all: $(LIB) $(SHARED_LIB) ## the library, build/libattn.a and build/libattn.so.VERSION (default)
 
 # ---- compiling
 
 # This file changes with the command line, so objects of different compilers or flags never mix.
-$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD)
+$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(PIC) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD)
 $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
 
 # What is made from the rooms is there before anything is compiled.
-$(MAIN_OBJECTS) $(PIC_OBJECTS): | $(MADE)
+$(MAIN_OBJECTS) $(PEER_OBJECTS): | $(MADE)
 $(MAIN_OBJECTS): $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $<")
-	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -c $< -o $@
+	$(Q)$(COMPILE) $(DEFINES) $(FOR_LIB) -MMD -MP $(CFLAGS) -c $< -o $@
 
-# -fno-semantic-interposition keeps calls within the library as direct as in a program.
-$(PIC_OBJECTS): $(BUILD)/pic/%.o: %.c $(BUILD)/flags
+# Debug information would name the folder of the build, and two builds would differ.
+$(LIB_OBJECTS): FOR_LIB = $(PIC) '-fdebug-prefix-map=$(CURDIR)=.'
+
+$(PEER_OBJECTS): $(BUILD)/pic/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC   $< (shared)")
-	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -fPIC -fno-semantic-interposition $(TUNED) -c $< \
-	  -o $@
+	$(Q)$(COMPILE) $(DEFINES) -MMD -MP $(CFLAGS) -fPIC $(TUNED) -c $< -o $@
 
 # The peer gets every optimisation, including those that attn.c does without.
 $(BUILD)/pic/tools/peer_openblas.o: TUNED = -O3 -march=native -ffast-math -ffp-contract=fast
@@ -122,7 +134,7 @@ $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: DEFIN
   -DBENCH_REVISION='"$(REVISION)"'
 
 # Only attn.c is compiled so, because assert.h would fix the feature macros that tests choose.
-$(BUILD)/obj/attn.o $(BUILD)/pic/attn.o: DEFINES = $(SIMD_DEFINES) \
+$(BUILD)/obj/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
 
 # The scalar paths of `bench rank` use the portable kernels without vectorisation.
@@ -159,10 +171,15 @@ $(BUILD)/kernels_cl.inc: kernels.cl $(BUILD)/flags
 $(BUILD)/obj/attn_opencl.o: DEFINES = -I$(BUILD)
 $(BUILD)/obj/attn_opencl.o: $(BUILD)/kernels_cl.inc
 
-$(LIB): $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+# D leaves dates and owners out; not every ar knows it.
+$(LIB): $(LIB_OBJECTS)
 	$(if $(V),,@echo "  AR   $@")
 	@rm -f $@
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcsD $@ $^ 2> /dev/null || $(AR) rcs $@ $^
+
+$(BUILD)/libattn.so.$(VERSION): $(LIB_OBJECTS)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(LINK) -shared -Wl,-soname,libattn.so.$(ABI) $^ -o $@ $(DL)
 
 # Projects that prefer one file get it here, with the headers beside it for their programs.
 $(BUILD)/attn_single.c: tools/amalgamate.sh $(HEADERS) $(PORTABLE) $(SIMD_SOURCES) $(BUILD)/flags
@@ -194,9 +211,9 @@ $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread $(DL)
 
-$(BUILD)/libpeers.so: $(PIC_OBJECTS)
+$(BUILD)/libpeers.so: $(LIB_OBJECTS) $(PEER_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
-	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread
+	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread $(DL)
 
 # tools/cl_on_cuda.c provides OpenCL on top of the CUDA driver API.
 $(BUILD)/cl_on_cuda/libOpenCL.so.1: tools/cl_on_cuda.c $(BUILD)/flags
@@ -208,7 +225,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $(CANON) -o $@
 
--include $(MAIN_OBJECTS:.o=.d) $(PIC_OBJECTS:.o=.d)
+-include $(MAIN_OBJECTS:.o=.d) $(PEER_OBJECTS:.o=.d)
 
 # ---- using
 
@@ -220,7 +237,7 @@ test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o
 # As many compilations at a time as there are CPUs, unless the command line says how many; the
 # library, whose files take longest, first. The first line comes before anything else is done.
 CPUS = $(shell nproc 2>/dev/null || echo 1)
-BENCH_OBJECTS := $(call objects,bench.c $(BENCH) $(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
+BENCH_OBJECTS := $(call objects,bench.c $(BENCH)) $(LIB_OBJECTS)
 NOT_COMPILED = $(filter-out $(wildcard $(BENCH_OBJECTS)),$(BENCH_OBJECTS))
 
 bench: ## naive against tiled on this machine, under a minute
@@ -279,7 +296,7 @@ HAVE_CXX   := $(shell command -v c++)
 check-werror: ## gcc and clang without a warning; no flags; the headers as C++
 	$(call submake,werror-cc,$(CC),-O2 -Werror,programs $(BUILD)/werror-cc/libpeers.so)
 	$(if $(HAVE_CLANG),$(call submake,werror-clang,clang,-O2 -Werror,\
-	  programs $(PEER_SOURCES:%.c=$(BUILD)/werror-clang/pic/%.o)),@echo "no clang")
+	  programs $(PEER_OBJECTS:$(BUILD)/%=$(BUILD)/werror-clang/%)),@echo "no clang")
 	for file in $(PORTABLE:.c=); do $(CC) -c $$file.c -o $(BUILD)/plain.o || exit 1; done
 	$(if $(HAVE_CXX),printf '#include "%s"\n' $(HEADERS) | c++ -std=c++98 -Wall -Wextra -pedantic \
 	  -Wno-long-long -Werror -x c++ -fsyntax-only -I. -,@echo "no C++ compiler")
@@ -288,7 +305,7 @@ check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/
 	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
 
 # What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
-FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tools/*.[ch]) \
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tests/*/*.[ch] tools/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \
@@ -340,6 +357,9 @@ check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file 
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
 	  $(call objects,$(TESTS) $(DEVICES))
 
+check-package: $(MADE) ## make install, pkg-config and CMake with programs that use them; two builds are equal
+	$(Q)CC='$(CC)' NM='$(NM)' MAKE='$(MAKE)' sh tests/package.sh
+
 check-opencl: $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/cl_on_cuda/libOpenCL.so.1 ## the device tests on PoCL, rusticl, Oclgrind, where they are installed
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' CASES='$(CASES)' sh tests/opencl.sh $(BUILD) \
 	  $(call objects,$(TESTS))
@@ -372,17 +392,33 @@ check-mutants: ## the tests notice every planted bug
 
 # ---- installing
 
-install: $(LIB) ## headers, library and attn.pc to PREFIX (DESTDIR, LIBDIR, INCLUDEDIR)
-	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig'
-	install -m 644 $(HEADERS) '$(DESTDIR)$(INCLUDEDIR)'
-	install -m 644 $(LIB) '$(DESTDIR)$(LIBDIR)/libattn.a'
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
-	  -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' attn.pc.in \
-	  > '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
+INSTALLED_HEADERS := $(HEADERS) attn_mpi.h
+# What programs link beside the library: those that link the archive, and all where it is alone.
+LIBS := $(DL) $(OMP)
+under_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+
+install: $(LIB) $(SHARED_LIB) ## headers, libraries, attn.pc to PREFIX (DESTDIR, LIBDIR, INCLUDEDIR, DATADIR)
+	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(DATADIR)/attn'
+	install -m 644 $(INSTALLED_HEADERS) '$(DESTDIR)$(INCLUDEDIR)'
+	install -m 644 attn_mpi.c '$(DESTDIR)$(DATADIR)/attn'
+	install -m 644 $(LIB) '$(DESTDIR)$(LIBDIR)'
+	$(STRIP) -S '$(DESTDIR)$(LIBDIR)/libattn.a'
+	for file in $(SHARED_LIB); do \
+	  install -m 755 $$file '$(DESTDIR)$(LIBDIR)' && \
+	  $(STRIP) -S '$(DESTDIR)$(LIBDIR)/'$${file##*/} || exit 1; done
+	for link in $(SHARED_LINKS); do \
+	  ln -sf libattn.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/'$$link || exit 1; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(call under_prefix,$(LIBDIR))|' \
+	  -e 's|@INCLUDEDIR@|$(call under_prefix,$(INCLUDEDIR))|' \
+	  -e 's|@DATADIR@|$(call under_prefix,$(DATADIR))|' -e 's|@PROJECT_VERSION@|$(VERSION)|' \
+	  -e 's|@LIBS@|$(if $(SHARED),,$(LIBS))|' -e 's|@PRIVATE_LIBS@|$(if $(SHARED),$(LIBS))|' \
+	  attn.pc.in > '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
 
 uninstall: ## removes the files that install wrote
-	rm -f $(HEADERS:%='$(DESTDIR)$(INCLUDEDIR)/%') '$(DESTDIR)$(LIBDIR)/libattn.a' \
-	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc'
+	rm -f $(INSTALLED_HEADERS:%='$(DESTDIR)$(INCLUDEDIR)/%') '$(DESTDIR)$(LIBDIR)/libattn.a' \
+	  $(patsubst %,'$(DESTDIR)$(LIBDIR)/%',$(notdir $(SHARED_LIB)) $(SHARED_LINKS)) \
+	  '$(DESTDIR)$(LIBDIR)/pkgconfig/attn.pc' '$(DESTDIR)$(DATADIR)/attn/attn_mpi.c'
+	rmdir '$(DESTDIR)$(DATADIR)/attn' 2> /dev/null || true
 
 clean: ## removes the build folder
 	rm -rf $(BUILD)
@@ -392,4 +428,5 @@ help: ## this text
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
 	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
-	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"
+	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), SHARED= (no shared library),"
+	@echo "  STRIP=: (install debug information), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"

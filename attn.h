@@ -7,10 +7,11 @@
  *     O = softmax(softcap(scale * Q K^T) + bias, masked) V
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
- * length. To use it, copy attn.h and attn.c into a project and compile them with any C99 compiler;
- * no flags are needed. Every mask and variant is a field of one struct, attn_params, in which zero
- * means "off" or "the usual". The result has the same bits on every CPU, for any number of threads,
- * any batch and any chunking of a prompt (docs/canon.md).
+ * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
+ * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant is
+ * a field of one struct, attn_params, in which zero means "off" or "the usual". The result has the
+ * same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
+ * (docs/canon.md).
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
  *
@@ -113,6 +114,8 @@
  *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   tell attn.c that the attn_simd_*.c file of that name is
  *                    linked as well.
  *   ATTN_ASSERT(x)   checks internal assumptions; its default is nothing.
+ *   ATTN_UNOPTIMIZED silences the note by which gcc and clang say that attn.c is compiled without
+ *                    optimisation.
  */
 
 #ifndef ATTN_H

@@ -4,8 +4,8 @@
 # has every preset, command and column of it.
 # SPDX-License-Identifier: MIT
 # The script takes the last string of each call of bad, bad_field, bad_number, bad_numbers and
-# bad_entry, of each row that pairs, refuses or checks fields, of each #error and of the table of
-# status names. It looks for the string word by word, with I for the # of an index and N for other
+# bad_entry, of each row that pairs, refuses or checks fields, of each #error and #pragma message and of the
+# table of status names. It looks for the string word by word, with I for the # of an index and N for other
 # numbers. RUN names an emulator for BENCH.
 set -u
 top=$(dirname "$0")/..
@@ -41,8 +41,8 @@ grep -oE '", [^"{}]*, +" [^"]*" \}' "$work/statements" |
     sed 's/.*"\([^"]*\)" }$/\1/' >> "$work/sentences"
 grep -oE '(ALONE|TOGETHER)\([^"]*"[^"]*"|instead = "[^"]*"|" does not take it"' "$work/statements" |
     sed 's/.*"\([^"]*\)"$/\1/' >> "$work/sentences"
-grep -hoE '^#error "[^"]*"' "$top"/attn*.[ch] |
-    sed -e 's/^#error "//' -e 's/"$//' >> "$work/sentences"
+grep -hoE '^#(error|pragma message) "[^"]*"' "$top"/attn*.[ch] |
+    sed -e 's/^[^"]*"//' -e 's/"$//' >> "$work/sentences"
 
 explained() { # checks that each line of sentences stands in the page
     sort -u "$work/sentences" | grep . > "$work/all"

@@ -1,7 +1,7 @@
 /* decode.c - serving with a KV cache: a prompt at once, then token by token.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/decode.c attn.c -o decode && ./decode
+ *     cc -O2 examples/decode.c attn.c -o decode && ./decode
  *
  * Every row that comes out must have the bits of its row in one call over the whole text. */
 #include "../attn.h"

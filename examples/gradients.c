@@ -3,7 +3,7 @@
  * ALiBi, whose slopes have a gradient, too.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/gradients.c attn.c -lm -o gradients && ./gradients */
+ *     cc -O2 examples/gradients.c attn.c -lm -o gradients && ./gradients */
 #include "../attn.h"
 
 #include <math.h>

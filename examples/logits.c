@@ -3,7 +3,7 @@
  * computed twice, so the matrix of all rows is never there.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/logits.c attn.c -lm -o logits && ./logits */
+ *     cc -O2 examples/logits.c attn.c -lm -o logits && ./logits */
 #include "../attn.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * and output projection. Gradients by every input of the core are compared with slopes.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/longnet.c attn.c -o longnet -lm
+ *     cc -O2 examples/longnet.c attn.c -o longnet -lm
  *     ./longnet */
 #include "../attn.h"
 

@@ -1,7 +1,7 @@
 /* mask_callback.c - a custom mask and a custom score, by callbacks.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/mask_callback.c attn.c -o mask_callback && ./mask_callback
+ *     cc -O2 examples/mask_callback.c attn.c -o mask_callback && ./mask_callback
  *
  * The mask is the strided pattern of sparse transformers: a query sees its last NEAR tokens and,
  * before them, every STRIDE-th. The classifier decides whole tiles where it can, so that the mask

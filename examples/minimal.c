@@ -1,7 +1,7 @@
 /* minimal.c - the synopsis of attn.h as a program: grouped-query causal attention on 512 tokens.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/minimal.c attn.c -o minimal && ./minimal */
+ *     cc -O2 examples/minimal.c attn.c -o minimal && ./minimal */
 #include "../attn.h"
 
 #include <stdio.h>

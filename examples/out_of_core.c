@@ -1,7 +1,7 @@
 /* out_of_core.c - attention over keys that lie in a file, with 1 MiB of memory, in steps.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/out_of_core.c attn.c -o out_of_core
+ *     cc -O2 examples/out_of_core.c attn.c -o out_of_core
  *     ./out_of_core [keys, default 20000] [tiles a step, default 64] [steps]
  *
  * Eight query heads read one kv head of 64. The keys go to a temporary file, 512 bytes each. Then

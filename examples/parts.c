@@ -2,7 +2,7 @@
  * results of the parts as one. Each way is compared with the whole call.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/parts.c attn.c -o parts && ./parts */
+ *     cc -O2 examples/parts.c attn.c -o parts && ./parts */
 #include "../attn.h"
 
 #include <stdio.h>

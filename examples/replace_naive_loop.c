@@ -1,7 +1,7 @@
 /* replace_naive_loop.c - a textbook attention loop, replaced in five steps.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/replace_naive_loop.c attn.c -o replace_naive_loop -lm && ./replace_naive_loop
+ *     cc -O2 examples/replace_naive_loop.c attn.c -o replace_naive_loop -lm && ./replace_naive_loop
  *
  * The old code keeps tokens as [token][head][dim], the layout of an interleaved model, and a matrix
  * of LENGTH x LENGTH scores. The steps keep that layout, because strides describe it. */

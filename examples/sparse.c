@@ -2,7 +2,7 @@
  * once and compared with a boolean mask of single pairs, which gives the same bits.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/sparse.c attn.c -o sparse && ./sparse */
+ *     cc -O2 examples/sparse.c attn.c -o sparse && ./sparse */
 #include "../attn.h"
 
 #include <stdio.h>

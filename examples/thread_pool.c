@@ -1,7 +1,7 @@
 /* thread_pool.c - several CPUs by a custom thread pool: a prompt, then token by token.
  * SPDX-License-Identifier: MIT
  *
- *     cc examples/thread_pool.c attn.c -lpthread -o thread_pool && ./thread_pool
+ *     cc -O2 examples/thread_pool.c attn.c -lpthread -o thread_pool && ./thread_pool
  *
  * The pool is started once and hands out indices until none is left. One workspace, sized for the
  * prompt, serves every call, and the result has the same bits as with one thread.

@@ -14,7 +14,8 @@ for compiler in gcc clang; do
     command -v $compiler > /dev/null || continue
     for flags in "-O0" "-O2" "-O3" "-O2 $simd"; do
         # shellcheck disable=SC2086 # words
-        $compiler -std=c99 $flags tests/stack_use.c attn.c -o "$work/stack_use" -lpthread || exit 1
+        $compiler -std=c99 -DATTN_UNOPTIMIZED $flags tests/stack_use.c attn.c -lpthread \
+            -o "$work/stack_use" || exit 1
         "$work/stack_use" $limit > "$work/out" || status=1
         grep FAILED "$work/out"
         echo "$compiler $flags: $(sort -k2 -n -r "$work/out" | head -1)"

@@ -8,6 +8,8 @@
 # one small call's output: no flags, every standard, optimisation levels, as C++ caller, static,
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
 # build may be refused by #error instead only where the compiler breaks IEEE arithmetic (-Ofast).
+# Builds here are silent but for one note: gcc and clang say it where attn.c is not optimised, as
+# strict C99 with -Werror too, unless ATTN_UNOPTIMIZED is defined.
 #
 # Then what src/ gives beside the two files: every level alone, as LEVELS=... tools/amalgamate.sh makes
 # it, compiles without a word, defines all that its attn.h declares, and nothing that only another
@@ -31,6 +33,7 @@ cd "$work" || exit 1
 failed=0
 count=0
 expected=
+unoptimized=-DATTN_UNOPTIMIZED
 
 # ---- the programs
 
@@ -447,12 +450,35 @@ try_fast()
     fi
 }
 
+# noted COMPILER FLAG...: attn.c compiles, and the note is said.
+noted()
+{
+    "$@" -c attn.c -o noted.o >log 2>&1 && grep -q "attn: .* without -O2" log
+}
+
+# silent COMPILER FLAG...: attn.c compiles without a word.
+silent()
+{
+    "$@" -c attn.c -o noted.o >log 2>&1 && [ ! -s log ]
+}
+
+try_note()
+{
+    # shellcheck disable=SC2086 # words
+    set -- "$1" -std=c99 -pedantic -Wall -Wextra -Wconversion -Wshadow -Werror
+    count=$((count + 5))
+    noted "$@" || fail "$1: no flag, and no note"
+    noted "$@" -O0 -g || fail "$1 -O0: no note"
+    silent "$@" -O0 $unoptimized || fail "$1 -O0 $unoptimized: not silent"
+    for level in -O1 -O2; do silent "$@" $level || fail "$1 $level: not silent"; done
+}
+
 try_compiler()
 {
     cc=$1
-    strict="-pedantic -Wall -Wextra -Werror"
-    for options in "-std=c99 -O2" "-std=c11 -O0" "-std=gnu11 -O1"; do
-        try "$cc $options" "$cc" $options $strict main.c attn.c
+    warnings="-pedantic -Wall -Wextra -Werror"
+    for options in "-std=c99 -O2" "-std=c11 -O0 $unoptimized" "-std=gnu11 -O1"; do
+        try "$cc $options" "$cc" $options $warnings main.c attn.c
     done
     for options in -Os "-O3 -march=native"; do
         try "$cc $options" "$cc" $options main.c attn.c
@@ -500,7 +526,7 @@ ring|ring.c|-0.0196666885
 TABLE
 }
 
-strict="-std=c99 -pedantic -Wall -Wextra -Wshadow -Werror"
+strict="-std=c99 -pedantic -Wall -Wextra -Wshadow -Werror $unoptimized"
 
 declared() # declared HEADER: the functions in it
 {
@@ -554,9 +580,10 @@ try_programs()
         { echo '#define ATTN_STATIC'; echo '#include "attn.c"'; cat "$program"; } > level/static.c
         # shellcheck disable=SC2086 # words
         says "$1, $program with LEVELS='$level'" "$wanted" "$1" $strict level/program.c level/attn.o
-        says "$1, $program with ATTN_STATIC" "$wanted" "$1" -Wno-unused-function level/static.c
+        says "$1, $program with ATTN_STATIC" "$wanted" "$1" $unoptimized -Wno-unused-function \
+            level/static.c
     done < table
-    says "$1, my_ for attn_" "1500" "$1" -DATTN_PREFIX=my_ resume.c attn.c
+    says "$1, my_ for attn_" "1500" "$1" $unoptimized -DATTN_PREFIX=my_ resume.c attn.c
 }
 
 # The backend beside the two files.
@@ -847,7 +874,8 @@ compilers=
 for cc in cc gcc clang; do
     command -v "$cc" >/dev/null 2>&1 || continue
     compilers="$compilers $cc"
-    try "$cc, no flags" "$cc" main.c attn.c
+    try "$cc, no flags" "$cc" $unoptimized main.c attn.c
+    [ "$cc" = cc ] || try_note "$cc"
     [ "$cc" = cc ] || try_compiler "$cc"
     [ "$cc" = cc ] && is_gcc_or_clang || try_companions "$cc"
 done
