@@ -14,7 +14,8 @@ OCL_ICD_VENDORS=/nonexistent LLVM_PROFILE_FILE="$folder/%p.profraw" "$folder/tes
     tail -n 1
 "llvm-profdata$LLVM" merge -sparse "$folder"/*.profraw -o "$folder/profile"
 "llvm-cov$LLVM" report "$folder/test" -instr-profile="$folder/profile" -show-branch-summary |
-    awk 'NR == 1 || /^attn|TOTAL/ { sub(/.*Filename/, "Filename"); print }'
+    awk '/^attn|^TOTAL/ && $8 > 0 { printf "%-20s %6d lines %8s   %6d branches %8s\n", $1, $8, $10,
+        $11, $13 }'
 "llvm-cov$LLVM" show "$folder/test" -instr-profile="$folder/profile" |
     grep -E '^ *[0-9]+\| +0\|' > "$folder/missed.txt" || true
 echo "$(wc -l < "$folder/missed.txt") lines that nothing reached: $folder/missed.txt"

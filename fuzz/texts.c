@@ -49,7 +49,8 @@ static size_t walk(const char *value)
         values += walk(child);
         if (*child == '"' && *value == '{') {
             const char *member = json_member(value, child + 1), *text = json_text(value, child + 1);
-            CHECK(member != NULL, "a key is no member");
+            const char *next = json_next(child);
+            CHECK(member != NULL && (next == NULL || member < next), "a key is no member");
             CHECK(text == NULL || text == member + 1, "a text is not its member");
             values += member != NULL ? walk(member) : 0;
             json_number(value, child + 1);
