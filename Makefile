@@ -70,7 +70,12 @@ BENCH_CHECKS := $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/
 # These are programs of their own; everything else in tests/ is the test program.
 NOT_TESTS := $(CANON) $(BENCH_CHECKS) tests/cl_on_cuda.c tests/fake_cuda.c tests/dropout_mask.c tests/mpi.c \
              tests/peak_rss.c tests/stack_use.c tests/every_function.c
-TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) examples/virtual_ranks.c
+# Harnesses of the fuzzer run in the test program, too, with the inputs that are kept; two read what
+# the bench reads.
+FUZZER  := fuzz/fuzzer.c
+FUZZED  := $(filter-out $(FUZZER),$(wildcard fuzz/*.c)) bench/commands/json_read.c bench/report/load.c
+TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) $(FUZZED) \
+           examples/virtual_ranks.c
 # bench/suite.c is left out because it serves programs outside the bench: see MEASURE.
 BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
            $(BENCH_CHECKS) examples/virtual_ranks.c
@@ -88,7 +93,7 @@ EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench de
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
-  $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
+  $(FUZZER) $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 LIB_OBJECTS := $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
@@ -97,7 +102,7 @@ CHECKS := check-house check-format check-werror check-canon check-bench check-ma
           check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
           check-sanitize check-hash check-mutants
 
-.PHONY: all test bench plot tune performance examples single check conformance install uninstall help \
+.PHONY: all test fuzz fuzz-coverage bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
         list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
@@ -155,8 +160,21 @@ $(BUILD)/groups.inc: $(TESTS)
 	@sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort | cmp -s - $@ || \
 	  sed -n '/^TEST_GROUP(.*)$$/p' $^ | sort > $@
 
-$(BUILD)/obj/test.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/test.o: DEFINES = -I$(BUILD) $(if $(FUZZ),-Dmain=test_main)
 $(BUILD)/obj/test.o: $(BUILD)/groups.inc
+
+# The harnesses that tests/ and fuzz/ define, and their inputs, for the tables of fuzz/corpus.c.
+$(BUILD)/harnesses.inc: $(TESTS)
+	@mkdir -p $(@D)
+	@sed -n '/^FUZZ_HARNESS(.*)$$/p' $^ | sort | cmp -s - $@ || \
+	  sed -n '/^FUZZ_HARNESS(.*)$$/p' $^ | sort > $@
+$(BUILD)/corpus.inc: force
+	@mkdir -p $(@D)
+	@printf '"%s",\n' $(sort $(patsubst fuzz/corpus/%,%,$(wildcard fuzz/corpus/*/*))) > $@.new
+	@cmp -s $@.new $@ || cp $@.new $@
+$(BUILD)/obj/fuzz/corpus.o $(BUILD)/obj/fuzz/binaries.o: DEFINES = -I$(BUILD)
+$(BUILD)/obj/fuzz/corpus.o: $(BUILD)/harnesses.inc $(BUILD)/corpus.inc
+$(BUILD)/obj/fuzz/binaries.o: $(BUILD)/kernels_cl.inc
 
 $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: $(BUILD)/revision
 
@@ -210,6 +228,13 @@ PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_tabl
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread $(DL)
+
+# UBSan sees nothing in vector operations, but clang takes minutes for what it adds to them.
+$(call objects,$(SIMD_SOURCES)): override CFLAGS += $(if $(FUZZ),-fno-sanitize=undefined)
+# libFuzzer has the main function.
+$(BUILD)/fuzzer: $(call objects,$(FUZZER)) $(TEST_OBJECTS) $(LIB)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -lm -lpthread $(DL)
 
 $(BUILD)/libpeers.so: $(LIB_OBJECTS) $(PEER_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
@@ -305,7 +330,7 @@ check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/
 	$(Q)CC='$(CC)' sh tests/house.sh $(BUILD)
 
 # What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
-FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tests/*/*.[ch] tools/*.[ch]) \
+FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tests/*/*.[ch] tools/*.[ch] fuzz/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \
@@ -389,6 +414,19 @@ check-hash: ## the same bits from every compiler and flag at hand
 
 check-mutants: ## the tests notice every planted bug
 	CC='$(CC)' sh tools/mutants.sh $(BUILD)/mutants
+
+# libFuzzer is clang's; inputs that it found stay in build/fuzz/corpus, see fuzz/run.sh.
+SECONDS ?= 60
+fuzz: ## each harness of fuzz/ for SECONDS=60 by libFuzzer with sanitizers (HARNESS='forward ...')
+	$(call submake,fuzz,clang,-O1 -g1 -fsanitize=fuzzer-no-link$(,)address$(,)undefined $(SANITIZE),\
+	  FUZZ=1 $(BUILD)/fuzz/fuzzer ASSERT=1)
+	sh fuzz/run.sh $(BUILD)/fuzz/fuzzer $(SECONDS) $(HARNESS)
+
+# Only the library counts, so the test objects are those of the usual build. GROUPS names groups.
+fuzz-coverage: $(TEST_OBJECTS) ## lines and branches of the library that tests and kept inputs reach
+	$(call submake,coverage,clang,-O1 -g -fprofile-instr-generate -fcoverage-mapping,\
+	  TEST_OBJECTS="$(TEST_OBJECTS)" $(BUILD)/coverage/test)
+	sh fuzz/coverage.sh $(BUILD)/coverage $(GROUPS)
 
 # ---- installing
 

@@ -166,6 +166,11 @@ int64_t capture_end(void)
     return run.captured;
 }
 
+int64_t test_failures(void)
+{
+    return run.failed;
+}
+
 void worst_note(double units)
 {
     if (!run.capturing && !(units <= run.worst))

@@ -101,6 +101,21 @@ static void run_crowds(void)
     }
 }
 
+FUZZ_HARNESS(backward, "gradients of a call of up to six features: tiled, naive, least memory")
+{
+    int list[2 + OTHERS];
+    gradients_case s, least;
+    (void)bytes;
+    (void)count;
+    gradients_make(&s, gradients_shape(1), list, gradients_add(list, 0, 2 + OTHERS, NULL));
+    random_way(&s);
+    drop_outputs(&s);
+    check_both(&s);
+    gradients_twin(&s, &least);
+    if (gradients_run_least(&least))
+        gradients_same(&s, &least, "in the least memory");
+}
+
 /* More than a chunk of 1024 rows, keys or both, few of the other and small heads. */
 static void run_chunks(void)
 {

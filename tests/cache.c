@@ -723,6 +723,19 @@ static void test_operations(void)
     }
 }
 
+FUZZ_HARNESS(cache, "operations on a cache against a model: append, trim, fork, views")
+{
+    const int64_t steps = rng_int(1, 64);
+    (void)bytes;
+    (void)count;
+    fill_values();
+    if (!start_random())
+        return;
+    for (int64_t n = 0; n < steps && one_operation(); n++)
+        if (rng_chance(10))
+            check_view();
+}
+
 /* ---- rings: which roll-backs and forks are right where the oldest keys are gone ------------- */
 
 /* Numbers 36 .. 99 are there in sequence 0, in a ring of 64 rows whose queries look back 32 keys;

@@ -234,10 +234,9 @@ FILE *case_open_file(const char *dir, const char *name)
     return fopen(path, "rb");
 }
 
-static int read_text(test_case *c)
+static int read_text(test_case *c, FILE *file)
 {
     char line[MAX_LINE + 2];
-    FILE *file = case_open_file(c->dir, "case.txt");
     int held = 1;
     if (file == NULL)
         return case_fail(c, "case.txt cannot be read");
@@ -381,7 +380,12 @@ int case_all_known(test_case *c)
     return 1;
 }
 
+int case_read_from(test_case *c, FILE *text)
+{
+    return read_text(c, text) && read_tensors(c);
+}
+
 int case_read(test_case *c)
 {
-    return read_text(c) && read_tensors(c);
+    return case_read_from(c, case_open_file(c->dir, "case.txt"));
 }

@@ -64,6 +64,8 @@ typedef struct test_case {
 
 /* Reads c->dir; 0 after case_fail. */
 int case_read(test_case *c);
+/* The same with another case.txt, which it closes; NULL = there is none. */
+int case_read_from(test_case *c, FILE *text);
 /* Opens a file of a folder; NULL also when the path is longer than any real one. */
 FILE *case_open_file(const char *dir, const char *name);
 

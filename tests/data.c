@@ -22,6 +22,7 @@
 
 static uint64_t rng_state = 1, aside_state = 1;
 static unsigned variation;
+static const unsigned char *choices, *choices_end; /* of rng_bytes, those not yet used */
 
 uint64_t hash_text(const char *text)
 {
@@ -36,6 +37,17 @@ void rng_seed(uint64_t seed)
     rng_state = seed != 0 ? seed : 0x9e3779b97f4a7c15u;
     aside_state = ~rng_state != 0 ? ~rng_state : 1;
     variation = (unsigned)(seed >> 60);
+    choices = choices_end = NULL;
+}
+
+void rng_bytes(const void *bytes, size_t count)
+{
+    const unsigned char *at = bytes;
+    rng_seed(count > 0 ? 1u + at[0] : 1);
+    if (count > 0) {
+        choices = at + 1;
+        choices_end = at + count;
+    }
 }
 
 unsigned test_variation(void)
@@ -51,10 +63,26 @@ static uint64_t next_of(uint64_t *state)
     return *state * 0x2545f4914f6cdd1du;
 }
 
+static uint64_t span_of(int64_t low, int64_t high)
+{
+    return (uint64_t)high - (uint64_t)low + 1;
+}
+
 static int64_t within(int64_t low, int64_t high, uint64_t random)
 {
-    const uint64_t span = (uint64_t)high - (uint64_t)low + 1;
-    return low + (int64_t)((random >> 11) % span);
+    return low + (int64_t)((random >> 11) % span_of(low, high));
+}
+
+/* As few bytes as can name every number below span. */
+static uint64_t next_choice(uint64_t span)
+{
+    uint64_t choice = 0, reach = 1;
+    for (; reach < span && choices < choices_end; reach <<= 8) {
+        choice = choice << 8 | *choices++;
+        if (reach >> 56 != 0)
+            break;
+    }
+    return choice % span;
 }
 
 uint64_t rng_u64(void)
@@ -64,6 +92,8 @@ uint64_t rng_u64(void)
 
 int64_t rng_int(int64_t low, int64_t high)
 {
+    if (choices < choices_end)
+        return low + (int64_t)next_choice(span_of(low, high));
     return within(low, high, rng_u64());
 }
 

@@ -424,29 +424,39 @@ static void random_index(dilated_case *c)
     c->d.index_positions = positions;
 }
 
+static void compare_definitions(int most_features, int64_t most_positions)
+{
+    dilated_case c, other;
+    dilated_make(&c, most_features, most_positions);
+    random_way(&c);
+    if (!run_case(&c))
+        return;
+    check_definitions(&c);
+    other = c, other.d.branches = other.branches;
+    twin(&c.t, &other.t);
+    gather(&other);
+    if (rng_chance(50))
+        random_index(&other);
+    if (!run_case(&other))
+        return;
+    if (c.d.merge == ATTN_DILATED_MEAN)
+        CHECK(problem_same_bits(&c.t, &other.t), "a mean, strided and gathered");
+    else
+        check_definitions(&other);
+}
+
 static void run_definitions(void)
 {
-    for (int n = 0; n < ROUNDS; n++) {
-        dilated_case c, other;
-        if (!begin_case("definition, %d", n))
-            continue;
-        dilated_make(&c, n % 4 == 0 ? 0 : 6, n % 50 == 49 ? 300 : 70);
-        random_way(&c);
-        if (!run_case(&c))
-            continue;
-        check_definitions(&c);
-        other = c, other.d.branches = other.branches;
-        twin(&c.t, &other.t);
-        gather(&other);
-        if (rng_chance(50))
-            random_index(&other);
-        if (!run_case(&other))
-            continue;
-        if (c.d.merge == ATTN_DILATED_MEAN)
-            CHECK(problem_same_bits(&c.t, &other.t), "a mean, strided and gathered");
-        else
-            check_definitions(&other);
-    }
+    for (int n = 0; n < ROUNDS; n++)
+        if (begin_case("definition, %d", n))
+            compare_definitions(n % 4 == 0 ? 0 : 6, n % 50 == 49 ? 300 : 70);
+}
+
+FUZZ_HARNESS(dilated, "dilated attention against two definitions, strided and gathered")
+{
+    (void)bytes;
+    (void)count;
+    compare_definitions((int)rng_int(0, 6), 70);
 }
 
 /* Branches and segments that are the whole sequence: attn_forward's bits. */

@@ -9,6 +9,7 @@
  * that the parameters do not name as an output must be as before. Pointers are right or NULL: what
  * lies behind a wild pointer is the caller's part of the contract.
  */
+#include "gradients.h"
 #include "test.h"
 
 #include <limits.h>
@@ -417,18 +418,22 @@ static void break_field(attn_params *p)
     }
 }
 
+static void drop_arrays(attn_params *p)
+{
+    p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->key_base = NULL;
+    p->block_mask.row_offsets = p->block_mask.columns = p->logits.rows = NULL;
+    p->q_segments = p->kv_segments = p->tree_parents = p->q_offset = p->prefix = NULL;
+    p->alignment = p->alignment == ATTN_ALIGN_OFFSET ? ATTN_ALIGN_TOP_LEFT : p->alignment;
+}
+
 /* Arrays hold LIST entries: where sizes ask for more, the arrays go. */
 static void drop_short_arrays(attn_params *p)
 {
     const int64_t limit = 16;
     if (p->batch > limit || p->seq_len_q > limit || p->seq_len_kv > limit ||
-        p->num_heads_q > limit || p->logits.num_rows > limit) {
-        p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
-        p->key_base = NULL;
-        p->block_mask.row_offsets = p->block_mask.columns = p->logits.rows = NULL;
-        p->q_segments = p->kv_segments = p->tree_parents = p->q_offset = p->prefix = NULL;
-        p->alignment = p->alignment == ATTN_ALIGN_OFFSET ? ATTN_ALIGN_TOP_LEFT : p->alignment;
-    }
+        p->num_heads_q > limit || p->logits.num_rows > limit)
+        drop_arrays(p);
 }
 
 /* Asking about a call takes time by its batch and rows, as counting pairs does. So those are either
@@ -611,6 +616,157 @@ static void check_round(const attn_params *p)
         run(p, 0, sized == ATTN_OK ? bytes : 256);
 }
 
+static void place_workspace(void)
+{
+    workspace = workspace_memory + (65 - (uintptr_t)workspace_memory % 64);
+}
+
+FUZZ_HARNESS(calls, "forward calls with extreme fields: refused by all functions, or by none")
+{
+    attn_params p;
+    if (workspace == NULL) {
+        place_workspace();
+        fill_memory(0);
+        rng_bytes(bytes, count);
+    }
+    p = random_call();
+    check_round(&p);
+}
+
+/* ---- every level refuses, and writes nothing ------------------------------------------------- */
+
+enum { SENTENCE = 200, LEVEL_WORKSPACE = 1 << 12 };
+
+typedef struct broken_call {
+    attn_params p;
+    attn_gradients g;
+    attn_dilated d;
+    unsigned char *memory; /* LEVEL_WORKSPACE bytes */
+} broken_call;
+
+static int fetch_nothing(void *user, const attn_fetch *tile)
+{
+    (void)user;
+    (void)tile;
+    return 1;
+}
+
+static const char *check_forward(const broken_call *c, char *text)
+{
+    return attn_check(&c->p, c->memory, LEVEL_WORKSPACE, text, SENTENCE);
+}
+
+static attn_status run_forward(const broken_call *c)
+{
+    return attn_forward(&c->p, c->memory, LEVEL_WORKSPACE);
+}
+
+static const char *check_backward(const broken_call *c, char *text)
+{
+    return attn_backward_check(&c->p, &c->g, c->memory, LEVEL_WORKSPACE, text, SENTENCE);
+}
+
+static attn_status run_backward(const broken_call *c)
+{
+    return attn_backward(&c->p, &c->g, c->memory, LEVEL_WORKSPACE);
+}
+
+static const char *check_resume(const broken_call *c, char *text)
+{
+    return attn_resume_check(&c->p, 0, fetch_nothing, c->memory, LEVEL_WORKSPACE, text, SENTENCE);
+}
+
+static attn_status run_resume(const broken_call *c)
+{
+    attn_resumable r;
+    return attn_resume_begin(&r, &c->p, 0, fetch_nothing, NULL, c->memory, LEVEL_WORKSPACE);
+}
+
+static const char *check_dilated(const broken_call *c, char *text)
+{
+    return attn_dilated_check(&c->p, &c->d, c->memory, LEVEL_WORKSPACE, text, SENTENCE);
+}
+
+static attn_status run_dilated(const broken_call *c)
+{
+    return attn_dilated_forward(&c->p, &c->d, c->memory, LEVEL_WORKSPACE);
+}
+
+static const struct refusing_level {
+    const char *name;
+    const char *(*check)(const broken_call *c, char *text);
+    attn_status (*run)(const broken_call *c);
+} refusing_levels[] = {
+    { "attn_forward", check_forward, run_forward },
+    { "attn_backward", check_backward, run_backward },
+    { "attn_resume_begin", check_resume, run_resume },
+    { "attn_dilated_forward", check_dilated, run_dilated },
+};
+
+/* Sizes that grow would ask for longer arrays. */
+static void break_fields(attn_params *p)
+{
+    const attn_params before = *p;
+    for (int64_t broken = rng_int(1, 3); broken > 0; broken--)
+        break_field(p);
+    limit_counts(p);
+    for (size_t i = 0; i < sizeof wide_fields / sizeof *wide_fields; i++)
+        if (memcmp((const char *)p + wide_fields[i], (const char *)&before + wide_fields[i],
+                   sizeof(int64_t)) != 0)
+            memset(&p->kv_rows, 0, sizeof p->kv_rows), drop_arrays(p);
+    if (p->cu_seqlens_q != before.cu_seqlens_q || p->cu_seqlens_kv != before.cu_seqlens_kv)
+        memset(&p->kv_rows, 0, sizeof p->kv_rows), drop_arrays(p);
+}
+
+static int gradients_untouched(const gradients_case *s)
+{
+    for (int n = 0; n < ORACLE_GRADIENTS; n++)
+        if (!all_bytes(s->out[n].memory, s->out[n].bytes, 0xff))
+            return 0;
+    return 1;
+}
+
+static void check_refusal(const struct refusing_level *level, const broken_call *c,
+                          const gradients_case *s)
+{
+    char *text = test_alloc_at(SENTENCE, PLACE_PAGE_AFTER);
+    attn_status status;
+    if (strcmp(level->check(c, text), "ok") == 0)
+        return; /* what it would read need not be there */
+    status = level->run(c);
+    CHECK(status != ATTN_OK, "%s runs what its check refuses: %s", level->name, text);
+    CHECK(memchr(text, '\0', SENTENCE) != NULL && text[0] != '\0', "%s: no sentence", level->name);
+    CHECK(tensor_unchanged(&s->t.o) && tensor_unchanged(&s->t.lse) &&
+              tensor_unchanged(&s->t.stats) && gradients_untouched(s) &&
+              all_bytes(c->memory, LEVEL_WORKSPACE, 0xff),
+          "%s writes though it refuses: %s", level->name, text);
+}
+
+FUZZ_HARNESS(refused, "calls of every level with broken fields: a sentence, and nothing written")
+{
+    static const attn_dilated_branch branches[] = { { 0 }, { .segment = 16, .dilation = 2 } };
+    gradients_case s;
+    broken_call c;
+    int list[6];
+    (void)bytes;
+    (void)count;
+    memset(&c, 0, sizeof c);
+    gradients_make(&s, gradients_shape(1), list, gradients_add(list, 0, 6, NULL));
+    tensor_remember(&s.t.o);
+    tensor_remember(&s.t.lse);
+    tensor_remember(&s.t.stats);
+    c.p = test_params(&s.t.p);
+    c.g = s.g;
+    c.d.branches = branches;
+    c.d.num_branches = 2;
+    c.memory = test_alloc(LEVEL_WORKSPACE);
+    break_fields(&c.p);
+    for (int64_t i = 0; i < COUNT(refusing_levels); i++)
+        check_refusal(&refusing_levels[i], &c, &s);
+}
+
+/* ---- the group ------------------------------------------------------------------------------- */
+
 static int64_t rounds_wanted(void)
 {
     const char *text = T.argc > 0 ? T.argv[0] : getenv("ATTN_FUZZ");
@@ -621,7 +777,7 @@ static int64_t rounds_wanted(void)
 TEST_GROUP(fuzz, RUN_ONCE, "random parameters, extremes included, never crash")
 {
     const int64_t rounds = rounds_wanted();
-    workspace = workspace_memory + (65 - (uintptr_t)workspace_memory % 64);
+    place_workspace();
     for (int64_t round = 0; round < rounds; round++) {
         attn_params p;
         uint64_t after;

@@ -6,6 +6,7 @@
  * tolerance is printed; an empty cell fails.
  */
 #include "features.h"
+#include "laws.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -144,25 +145,45 @@ static void run_triples(void)
         }
 }
 
-/* Many at once: up to six features of different slots. */
+/* Up to six features of different slots. */
+static void make_crowd(test_problem *t)
+{
+    int list[6], chosen = 0;
+    for (int attempt = 0; attempt < 6; attempt++) {
+        const int f = (int)rng_int(0, feature_count - 1);
+        int fits = 1;
+        for (int c = 0; c < chosen; c++)
+            fits &= f != list[c] && !is_same_slot(f, list[c]) && !is_refused(f, list[c]);
+        if (fits)
+            list[chosen++] = f;
+    }
+    features_make(t, shape_random(), list, chosen);
+}
+
 static void run_crowds(int count)
 {
     for (int n = 0; n < count; n++) {
-        int list[6], chosen = 0;
         test_problem t;
         if (!begin_case("crowd %d", n))
             continue;
-        for (int attempt = 0; attempt < 6; attempt++) {
-            const int f = (int)rng_int(0, feature_count - 1);
-            int fits = 1;
-            for (int c = 0; c < chosen; c++)
-                fits &= f != list[c] && !is_same_slot(f, list[c]) && !is_refused(f, list[c]);
-            if (fits)
-                list[chosen++] = f;
-        }
-        features_make(&t, shape_random(), list, chosen);
+        make_crowd(&t);
         check_both(&t, 0);
     }
+}
+
+/* The workspace is exactly what is asked for, and then anything from the least to that. */
+FUZZ_HARNESS(forward, "a call of up to six features: tiled, naive, in little memory")
+{
+    test_problem t, little;
+    (void)bytes;
+    (void)count;
+    make_crowd(&t);
+    random_plan(&t.p);
+    problem_check(&t);
+    twin(&t, &little);
+    if (problem_run_small(&little, (int)rng_int(0, 100)))
+        CHECK(problem_same_bits(&t, &little), "in little memory");
+    check_both(&little, 0);
 }
 
 /* ---- the matrix ------------------------------------------------------------------------------ */

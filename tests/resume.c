@@ -176,16 +176,24 @@ static void compare_steps(test_problem *a)
         CHECK(problem_same_bits(a, &b) && test_margins() == 0, "in steps");
 }
 
+static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
+                                      "partial", "logits", NULL };
+
 /* Every feature that a resumable takes. */
 static void law_features(int round)
 {
-    static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
-                                          "partial", "logits", NULL };
     static const char *const first[] = { "dropout",  "tree", "key_base", "kv_begin",
                                          "score_fn", "csr",  "window",   NULL };
     test_problem a;
     make_background(&a, first[round % 8], 1, banned);
     compare_steps(&a);
+}
+
+FUZZ_HARNESS(resume, "keys that come tile by tile, with fetches that fail, against one call")
+{
+    (void)bytes;
+    (void)count;
+    law_features((int)rng_int(0, 7));
 }
 
 /* Thousands of keys: many chunks, levels of the tree, a key_base inside one. */
@@ -215,8 +223,6 @@ static void law_lengths(int round)
 /* Rows of a call, one part after the other, and workers within each tile. */
 static void law_row_parts_in_steps(int round)
 {
-    static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
-                                          "partial", "logits", NULL };
     pool workers = pool_of(1 + round % 4, (int)rng_int(0, POOL_ORDERS - 1), round % 8 == 0);
     test_problem a, b;
     make_background(&a, NULL, 1, banned);

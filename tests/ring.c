@@ -318,6 +318,14 @@ static void zigzag_balances(void)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
+/* How many calls of the callback can fail. */
+static int exchanges_of(int kind, int ranks, int backward)
+{
+    if (kind != RING_FAULT_BEGIN && kind != RING_FAULT_END)
+        return 1;
+    return backward && ranks > 1 ? ranks + 1 : ranks - 1;
+}
+
 /* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
 static void faults(int ranks, int backward)
 {
@@ -325,9 +333,7 @@ static void faults(int ranks, int backward)
                                          "compute", "workspace", "argument" };
     for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
         for (int rank = 0; rank < ranks; rank++) {
-            const int by_exchange = kind == RING_FAULT_BEGIN || kind == RING_FAULT_END;
-            const int exchanges = !by_exchange ? 1 : backward && ranks > 1 ? ranks + 1 : ranks - 1;
-            for (int at = 0; at < exchanges; at++) {
+            for (int at = 0; at < exchanges_of(kind, ranks, backward); at++) {
                 const ring_fault fault = { kind, rank, at, backward };
                 ring_case c;
                 job j = { &c, &fault, { { { 0 }, { 0 }, { 0 }, 0 } } };
@@ -340,6 +346,27 @@ static void faults(int ranks, int backward)
                 ring_case_free(&c);
             }
         }
+}
+
+/* A rank may fail anywhere, and then all return that and have written nothing. */
+FUZZ_HARNESS(ring, "one sequence over up to 4 virtual ranks, callbacks of which may fail")
+{
+    const int ranks = virtual_ranks_most() > 1 ? (int)rng_int(1, 4) : 1;
+    const int first = ranks > 1 ? RING_FAULT_BEGIN : RING_FAULT_FETCH; /* one exchanges nothing */
+    const int kind = rng_chance(50) ? (int)rng_int(first, RING_FAULT_KINDS - 1) : RING_FAULT_NONE;
+    const int rank = (int)rng_int(0, ranks - 1), backward = rng_chance(50);
+    const int exchanges = exchanges_of(kind, ranks, backward);
+    const ring_fault fault = { kind, rank, (int)rng_int(0, exchanges - 1), backward };
+    const uint64_t seed = (uint64_t)rng_int(0, UINT32_MAX);
+    ring_case c;
+    job j = { &c, kind != RING_FAULT_NONE ? &fault : NULL, { { { 0 }, { 0 }, { 0 }, 0 } } };
+    (void)bytes;
+    (void)count;
+    if (CHECK(ring_case_make(&c, seed, ranks, j.fault != NULL ? RING_FAULTY : RING_SMALL), "%s",
+              c.name) &&
+        run_job(&j) && j.fault == NULL)
+        check_sums(&j);
+    ring_case_free(&c);
 }
 
 /* ---- the group ------------------------------------------------------------------------------- */

@@ -53,6 +53,12 @@ enum { RUN_ONCE, RUN_EACH_SET, RUN_IF_NAMED }; /* each set: once for each kernel
     void test_##name(void);                                                                        \
     void test_##name(void)
 
+/* Begins a line, too: what a fuzzer runs with bytes of its choice, see fuzz/corpus.c. Random numbers
+ * are made of the bytes (rng_bytes); those that read texts take the bytes themselves. */
+#define FUZZ_HARNESS(name, what)                                                                   \
+    void fuzz_##name(const char *bytes, size_t count);                                             \
+    void fuzz_##name(const char *bytes, size_t count)
+
 typedef struct test_group {
     const char *name;
     void (*run)(void);
@@ -104,6 +110,9 @@ void test_skip(const char *format, ...) TEST_FORMAT(1, 2);
 void capture_begin(void);
 int64_t capture_end(void);
 
+/* Checks that failed so far, those between the two not among them. */
+int64_t test_failures(void);
+
 /* The worst error seen, in units of its tolerance; printed with the group's closing line. */
 void worst_note(double units);
 double worst_seen(void);
@@ -112,6 +121,10 @@ double worst_seen(void);
 
 uint64_t hash_text(const char *text); /* FNV-1a, 64 bits */
 void rng_seed(uint64_t seed);
+/* From here to the next rng_seed, choices (rng_int, rng_chance, rng_pick) come from these bytes while
+ * there are any. Values come from a generator that the first byte seeds: an input of a few hundred
+ * bytes then says what a call is, and a fuzzer changes one thing of it by changing one byte. */
+void rng_bytes(const void *bytes, size_t count);
 uint64_t rng_u64(void);
 int64_t rng_int(int64_t low, int64_t high); /* both ends included */
 int rng_chance(int percent);

@@ -298,6 +298,17 @@ static void check_cuts(void)
 }
 
 /* Random bytes in a good file, mostly damage: same bits, at most one sentence. */
+/* Any text gives the bits of none, and one sentence at most. */
+FUZZ_HARNESS(tuning, "a text as p.tuning: the bits of a call without, and at most one sentence")
+{
+    const reference r = make_reference(&shapes[rng_chance(50) ? SPLIT : DECODE]);
+    char *text = test_alloc_at(count + 1, PLACE_PAGE_AFTER);
+    memcpy(text, bytes, count);
+    text[count] = '\0';
+    same_with(&r, text, rng_chance(50));
+    CHECK(heard.logs <= 1, "%d sentences", heard.logs);
+}
+
 static void check_garbage(void)
 {
     for (int round = 0; round < 40; round++) {

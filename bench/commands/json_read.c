@@ -4,7 +4,7 @@
  * One pass checks the whole document and decodes its texts in place, where they never become
  * longer: a quote, the bytes, a zero byte, and blanks up to what follows. A value is the place where
  * it begins; its first character tells the kind. */
-#include "commands.h"
+#include "json_read.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -43,28 +43,6 @@ int files_inside(const char *outer, const char *name, char *path)
     return folder(outer) && join(outer, "/", name, path);
 }
 
-char *files_load(FILE *f, size_t most, size_t *bytes)
-{
-    size_t length = 0, capacity = 4096;
-    char *text = malloc(capacity);
-    while (text) {
-        length += fread(text + length, 1, capacity - length - 1, f);
-        text[length] = '\0';
-        if (length + 1 < capacity || length > most)
-            break;
-        capacity *= 2;
-        char *const grown = realloc(text, capacity);
-        if (!grown)
-            free(text);
-        text = grown;
-    }
-    *bytes = length;
-    if (!text || (!ferror(f) && length <= most))
-        return text;
-    free(text);
-    return NULL;
-}
-
 /* All that the command line asks for; how many, -1 = a sentence was printed. */
 static int find_targets(const bench_options *o, target *targets)
 {
