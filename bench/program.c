@@ -128,10 +128,7 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
             }
         }
     }
-    report_legend(results, n);
-    phases_report(results, n);
-    const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
-    report_summary(results, n, ranked || judged);
+    report_summary(results, n);
     return (timed > 0 || no_device > 0) && wrong == 0;
 }
 

@@ -43,6 +43,10 @@ tuning=$work/'a "name", with \ and commas'
 printf 'attn-tuning 1\nend\n' > "$tuning"
 expect "a run" files plain --shape 1,4,2,64,96,32,16 --causal --iters 5 --dtype bf16 --wide \
     --tuning "$tuning"
+expect "a user's own shape is not held against other suites" lacks 'comparable suites' "$work/out"
+expect "its scenario has one name" lacks 'shape: shape' "$work/out"
+last() { grep . "$work/out" | grep -v '^wrote' | tail -n 1 | grep -q "$1"; }
+expect "the verdict comes last" last '^  shape .* of 1 '
 expect "--wide shows more" says ' std ms .* err/tol'
 expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2

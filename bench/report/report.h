@@ -34,6 +34,10 @@ void report_colour(report_style style);
 /* A line of its own after an empty one, bold. */
 void report_heading(const char *text);
 
+/* "preset: scenario", or the scenario alone where it begins with the preset's name; returns to. */
+enum { REPORT_TITLE = 96 };
+const char *report_title(const char *preset, const char *scenario, char to[REPORT_TITLE]);
+
 /* Each case of a list may be a scenario of its own. */
 enum { REPORT_MAX_SCENARIOS = PRESETS_MAX_CASES };
 
@@ -71,8 +75,9 @@ int report_same_scenario(const bench_result *a, const bench_result *b);
 int report_is_first(const bench_result *results, int i,
                     int (*like)(const bench_result *a, const bench_result *b));
 
-/* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
-void report_summary(const bench_result *results, int n, int told);
+/* What follows from all rows: legend, phases, groups, scaling, noise, how many were timed. Last
+ * come the ranking and the verdicts, or the winners where there are neither. */
+void report_summary(const bench_result *results, int n);
 
 /* ---- fields.c: the fields of a result, as one table for the printed table, CSV and JSON. */
 
@@ -286,7 +291,8 @@ typedef struct bench_expectation {
 /* Expectation i from these rows; 0 beyond the last. */
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out);
 
-/* Prints both; 0 = nothing, as no row has its counterpart. */
+/* Prints the expectations, where one is measured, and the verdicts; 0 = no row has its
+ * counterpart. */
 int verdicts_report(const bench_result *results, int n);
 
 /* ---- caches.c: decoding of preset cache: what it costs where the keys lie. */
