@@ -183,7 +183,7 @@ stops 'no such preset or command: "kernel"; did you mean "kernels"?' latency ker
 stops 'unknown option "--max-seq"; did you mean "--max-seq-len"?' extreme --max-seq 4096
 stops 'unknown option "--shap"; did you mean "--shape"?' --shap 1,1,1,8,8,8
 stops 'no case here has a use for "--ranks"' --shape 1,1,1,8,8,8 --ranks 4
-stops 'no case here has a use for "--max-seq-len"' latency --max-seq-len 4096
+stops 'no case here has a use for "--max-seq-len"' --shape 1,1,1,8,8,8 --max-seq-len 4096
 expect "checks write no files" status 2 planted selfcheck --json "$work/one"
 expect "it says so" says 'selfcheck does not take "--json"'
 stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
