@@ -28,7 +28,7 @@
  * Parts, in bench/:
  *   measure, suite, clock, stats   the measuring core, which knows nothing of attention
  *   options, choose, program       the command line, the cases and paths that it asks for, commands
- *   run, phases                    one case by one path; where its time goes
+ *   run, phases, stop              one case by one path; where its time goes; Ctrl-C
  *   cases/      what is measured: lists, masks, paths, inputs, FLOPs and bytes on paper
  *   machine/    on what: its description, measured peaks, peak memory, threads
  *   report/     what is said and written: table, winners, ranking, verdicts, progress, JSON, CSV

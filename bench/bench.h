@@ -42,8 +42,9 @@ typedef struct bench_options {
 /* 1 = understood; 0 = not, and a sentence was printed to stderr. */
 int options_parse(bench_options *o, int argc, char **argv);
 
-/* Whether the word is a command and no preset. */
+/* Whether the word is a command and no preset; command i, NULL beyond the last. */
 int options_is_command(const char *word);
+const char *options_command(int i);
 
 /* 0 = what the command line asks for does not take one of its options, and a sentence was printed
  * to stderr. */
@@ -56,6 +57,17 @@ void options_print_help(void);
 
 /* Says to stderr that `about` is not what it should be; 0. */
 int complain(const char *what, const char *about);
+
+/* The known word that is nearest to another one, by letters inserted, deleted and replaced. Begins
+ * as { word, NULL, 0 }; best stays NULL where no word is near enough to be meant. */
+typedef struct nearest_word {
+    const char *word, *best;
+    int letters;
+} nearest_word;
+void nearest_try(nearest_word *n, const char *known);
+
+/* Complains about n->word and names the best, or says where the words are listed; 0. */
+int nearest_complain(const char *what, const nearest_word *n, const char *list);
 
 /* The paths of --impl; the cases of presets and options. 0 = they cannot be, and a sentence was
  * printed to stderr. */

@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "bench.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,26 +19,53 @@ int complain(const char *what, const char *about)
     return 0;
 }
 
-/* ---- dilated attention, patterns and memory */
+/* ---- words that are not known */
 
-/* "N,N,..." of 1 to 2^28, up to `most` numbers; 0 = the text is something else. */
-static int parse_sizes(const char *text, int64_t sizes[DILATED_MAX_BRANCHES])
+enum { MAX_WORD = 32 };
+
+static int letters_between(const char *a, const char *b)
 {
-    int n = 0;
-    for (;; text++) {
-        char *end = NULL;
-        errno = 0;
-        const long value = strtol(text, &end, 10);
-        if (n == DILATED_MAX_BRANCHES || end == text || errno || value < 1 || value > 1 << 28)
-            return 0;
-        sizes[n++] = value;
-        text = end;
-        if (!*text)
-            return n;
-        if (*text != ',')
-            return 0;
+    int row[MAX_WORD];
+    for (int j = 0; j < MAX_WORD; j++)
+        row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j < MAX_WORD && b[j - 1]; j++) {
+            const int replaced = diagonal + (a[i - 1] != b[j - 1]);
+            const int moved = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            diagonal = row[j];
+            row[j] = replaced < moved ? replaced : moved;
+        }
     }
+    return row[strlen(b)];
 }
+
+/* A known word that the other one begins counts as one letter away. */
+void nearest_try(nearest_word *n, const char *known)
+{
+    enum { LEAST_BEGUN = 4 };
+    const size_t length = strlen(known), begun = strlen(n->word);
+    const int begins = begun >= LEAST_BEGUN && begun < length && !strncmp(known, n->word, begun);
+    const int letters = length >= MAX_WORD ? MAX_WORD
+                        : begins           ? 1
+                                           : letters_between(n->word, known);
+    if (letters > (int)(length + 2) / 4 + 1 || (n->best && letters >= n->letters))
+        return;
+    n->best = known;
+    n->letters = letters;
+}
+
+int nearest_complain(const char *what, const nearest_word *n, const char *list)
+{
+    if (n->best)
+        fprintf(stderr, "bench: %s \"%s\"; did you mean \"%s\"?\n", what, n->word, n->best);
+    else
+        fprintf(stderr, "bench: %s \"%s\"; `%s` lists them\n", what, n->word, list);
+    return 0;
+}
+
+/* ---- dilated attention, patterns and memory */
 
 const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about)
 {
@@ -50,13 +76,13 @@ const char *dilation_choose(const bench_options *o, preset_choice *want, const c
     if (!o->segments)
         return NULL;
     *about = o->segments;
-    d->branches = parse_sizes(o->segments, d->segment);
+    d->branches = case_sizes(o->segments, d->segment, DILATED_MAX_BRANCHES);
     if (!d->branches)
         return "--segments is W,W,..., 1 to 8 numbers from 1 to 268435456, not";
     for (int n = 0; n < d->branches; n++)
         d->dilation[n] = 1;
     *about = o->dilations;
-    if (o->dilations && parse_sizes(o->dilations, d->dilation) != d->branches)
+    if (o->dilations && case_sizes(o->dilations, d->dilation, DILATED_MAX_BRANCHES) != d->branches)
         return "--dilations is R,R,..., a number from 1 for each segment, not";
     return NULL;
 }
@@ -78,14 +104,18 @@ void dilation_apply(const preset_choice *want, bench_case *c)
 }
 
 /* An option that no case of the list has a use for; NULL = none. */
-static const char *dilation_unused(const preset_choice *want, const case_list *list)
+static const char *unused(const bench_options *o, const preset_choice *want, const case_list *list)
 {
-    int dilated = 0, patterns = 0;
+    int dilated = 0, patterns = 0, rings = 0, extreme = 0;
     for (int i = 0; i < list->n; i++) {
         const bench_case *const c = &list->cases[i];
         dilated |= c->dilated.branches > 0;
         patterns |= c->dilated.branches > 0 || mask_is_pattern(c->mask);
+        rings |= !strcmp(c->preset, "dilated");
+        extreme |= !strcmp(c->preset, "extreme");
     }
+    if ((o->ranks && !rings) || (o->max_seq_len > 0 && !extreme))
+        return o->ranks && !rings ? "--ranks" : "--max-seq-len";
     if (!dilated && (want->merge || want->variant))
         return want->merge ? "--merge" : "--variant";
     return !patterns && want->pattern_cache ? "--pattern-cache" : NULL;
@@ -119,13 +149,18 @@ static const char *misleading(const bench_options *o, const case_list *list)
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
 }
 
+/* Says so where it is none. */
 static int preset_known(const char *name)
 {
-    const char *preset, *what;
+    nearest_word near = { name, NULL, 0 };
+    const char *preset, *what, *command;
+    nearest_try(&near, "all");
     for (int i = 0; preset_describe(i, &preset, &what); i++)
-        if (!strcmp(name, preset))
-            return 1;
-    return !strcmp(name, "all");
+        nearest_try(&near, preset);
+    for (int i = 0; (command = options_command(i)) != NULL; i++)
+        nearest_try(&near, command);
+    return (near.best && !near.letters) ||
+           nearest_complain("no such preset or command:", &near, "bench --help");
 }
 
 /* Whether another word asks for what word i does: its cases would be measured twice. */
@@ -194,8 +229,8 @@ static int apply_options(const bench_options *o, const preset_choice *want, case
         if (o->quick || o->min_time >= 0 || o->iters >= 0)
             c->device_iterations = 0;
     }
-    const char *const unused = dilation_unused(want, list);
-    return !unused || complain("no case here has a use for", unused);
+    const char *const idle = unused(o, want, list);
+    return !idle || complain("no case here has a use for", idle);
 }
 
 int choose_cases(const bench_options *o, const machine_info *machine, case_list *list)
@@ -214,7 +249,7 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
     static case_list shape;
     const char *about;
     const char *const wrong = dilation_choose(o, &want, &about);
-    int ok = 1, shaped = 0;
+    int shaped = 0;
     if (wrong)
         return complain(wrong, about);
     if (o->shape && !shape_case(o->shape, &shape))
@@ -223,21 +258,20 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
                         o->shape);
     want.shape = o->shape ? shape.cases : NULL;
     list->n = list->lost = 0;
-    for (int i = 0; ok && i < o->num_commands; i++) {
-        ok = preset_known(o->commands[i]);
-        if (!ok)
-            return complain("no such preset or command:", o->commands[i]);
+    for (int i = 0; i < o->num_commands; i++) {
+        if (!preset_known(o->commands[i]))
+            return 0;
         shaped |= !strcmp(o->commands[i], "dilated");
         if (!said_twice(o, i))
             preset_cases(o->commands[i], &want, list);
     }
-    if (ok && o->num_commands == 0 && !o->shape) {
+    if (o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
         preset_cases("llm", &want, list);
     }
-    if (ok && o->shape && !shaped)
+    if (o->shape && !shaped)
         shape_case(o->shape, list);
-    if (ok && list->lost)
-        ok = complain("more cases than one run can hold: leave out", "a preset");
-    return ok && apply_options(o, &want, list);
+    if (list->lost)
+        return complain("more cases than one run can hold: leave out", "a preset");
+    return apply_options(o, &want, list);
 }

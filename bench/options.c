@@ -77,7 +77,7 @@ static const struct {
     { "--json", TEXT, AT(json), CASES | INFO | MEMORY, " FILE", "write everything as JSON" },
     { "--csv", TEXT, AT(csv), CASES | INFO | KERNELS | MEMORY, " FILE", "write the rows as CSV" },
     { "--output-dir", TEXT, AT(output_dir), CASES | INFO | TUNE | MEMORY, " DIR",
-      "write DIR/bench.json and DIR/bench.csv; tune: DIR/tuning.txt" },
+      "write DIR/bench-TIME.json and .csv, TIME in UTC; tune: DIR/tuning.txt" },
     { "--baseline", TEXT, AT(baseline), CASES, " FILE",
       "compare with an older --json of this kind of machine; status 3 = slower" },
     { "--wide", FLAG, AT(wide), CASES, "",
@@ -112,7 +112,8 @@ void options_print_help(void)
     printf("  %-34s %s\n", "memory",
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("\nexit status: 0 = done; 1 = a wrong result, nothing measured or not all written;\n"
-           "  2 = the command line or a file that it names; 3 = slower than the baseline\n");
+           "  2 = the command line or a file that it names; 3 = slower than the baseline;\n"
+           "  130 = Ctrl-C, with what was timed by then written\n");
 }
 
 static int find_option(const char *name)
@@ -182,6 +183,14 @@ static int store(bench_options *o, int i, const char *text)
     return 1;
 }
 
+static int unknown(const char *name)
+{
+    nearest_word near = { name, NULL, 0 };
+    for (int i = 0; i < NUM_OPTIONS; i++)
+        nearest_try(&near, table[i].name);
+    return nearest_complain("unknown option", &near, "bench --help");
+}
+
 static int misread(const char *what, const char *about)
 {
     fprintf(stderr, "bench: %s \"%s\"; `bench --help` lists the options\n", what, about);
@@ -195,7 +204,7 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     const int i = find_option(name);
     const int yes = 1;
     if (i < 0)
-        return misread("unknown option", name);
+        return unknown(name);
     o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
         memcpy((char *)o + table[i].offset, &yes, sizeof yes);
@@ -222,6 +231,11 @@ static int taker_of_word(const char *word)
         if (!strcmp(commands[i].name, word))
             return commands[i].taker;
     return 0;
+}
+
+const char *options_command(int i)
+{
+    return i < (int)(sizeof commands / sizeof *commands) ? commands[i].name : NULL;
 }
 
 int options_is_command(const char *word)

@@ -62,6 +62,7 @@ static int command_memory(const bench_options *o, bench_context *x)
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("\n");
+    stop_on_interrupt();
     const int status = memory_command(x, o->quick, results, &n);
     return files_write(o, x, results, n) ? status : 1;
 }
@@ -78,13 +79,44 @@ static int group_length(const bench_case *first, int n)
     return length;
 }
 
-static int count_runs(const case_list *list, const path_list *paths)
+static double group_expected(const bench_context *x, const bench_case *cases, int n,
+                             const char *path)
 {
-    int n = 0;
+    double seconds = 0;
+    for (int i = 0; i < n; i++)
+        seconds += run_expected(x, &cases[i], path);
+    return seconds;
+}
+
+/* How many runs, and how long they take on the machine that was measured. */
+typedef struct work {
+    int runs;
+    double seconds;
+} work;
+
+static work work_of(const bench_context *x, const case_list *list, const path_list *paths)
+{
+    work w = { 0, 0 };
     for (int i = 0; i < list->n; i++)
-        for (int j = 0; j < paths->n; j++)
-            n += path_wanted(paths, list->cases[i].impl, paths->paths[j]) != 0;
-    return n;
+        for (int j = 0; j < paths->n; j++) {
+            if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
+                continue;
+            w.runs++;
+            w.seconds += run_expected(x, &list->cases[i], paths->paths[j]->name);
+        }
+    return w;
+}
+
+#define LONG_RUN 600.0
+
+/* Before it begins. */
+static void say_long(double seconds)
+{
+    char text[PROGRESS_TIME];
+    if (seconds > LONG_RUN)
+        say("time      about %s, by FLOPs at half of the FMA peak; less with --quick or fewer "
+            "cases;\n          Ctrl-C ends it and keeps what was timed\n",
+            progress_time(seconds, text));
 }
 
 /* results[n] against the first path that was timed of its case; its speed-up on its own tensors
@@ -105,34 +137,66 @@ static void compare_first(bench_result *results, int n)
         r->vs_first = r->speedup;
 }
 
-/* x->runs_left runs; 1 = nothing was wrong, and something was timed or only a device is missing. */
+/* Cases that are timed in turn, by one path, to results[0] and on. */
+static void measure_group(bench_context *x, const bench_case *cases, int n, const char *path,
+                          bench_result *results)
+{
+    int ran = 0;
+    progress_show(cases->preset, cases->name, path);
+    run_group(x, cases, n, path, results);
+    for (int i = 0; i < n; i++)
+        ran |= results[i].cold_ms > 0;
+    progress_step(n, group_expected(x, cases, n, path), ran);
+}
+
+/* Returns how many results there are: fewer than x->runs_left after Ctrl-C. */
 static int run_all(const bench_options *o, bench_context *x, const case_list *list,
                    const path_list *paths, bench_result *results)
 {
-    int n = 0, wrong = 0, timed = 0, no_device = 0, length;
+    int n = 0, length;
     report_table_head(list, paths, o->wide);
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
-        for (int j = 0; j < paths->n; j++) {
+        for (int j = 0; j < paths->n && !stop_wanted(); j++) {
             if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
                 continue;
-            progress_show(list->cases[i].preset, list->cases[i].name, paths->paths[j]->name);
-            run_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
-            progress_step(length);
+            measure_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
             for (const int end = n + length; n < end; n++) {
                 compare_first(results, n);
                 report_row(&results[n]);
-                wrong += run_was_wrong(&results[n]);
-                timed += !results[n].skipped[0];
-                no_device += results[n].absent && paths->paths[j]->device;
             }
         }
     }
-    report_legend(results, n);
-    phases_report(results, n);
-    const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
-    report_summary(results, n, ranked || judged);
-    return (timed > 0 || no_device > 0) && wrong == 0;
+    report_summary(results, n);
+    return n;
+}
+
+/* A device that is missing is no failure. */
+static int was_timed(const bench_result *r)
+{
+    return !r->skipped[0] || (r->absent && r->place);
+}
+
+static int count(const bench_result *results, int n, int (*is)(const bench_result *r))
+{
+    int found = 0;
+    for (int i = 0; i < n; i++)
+        found += is(&results[i]) != 0;
+    return found;
+}
+
+/* Compares and writes the results; the exit status. */
+static int finish(const bench_options *o, bench_context *x, const char *b, int runs,
+                  const bench_result *results, int n)
+{
+    const int wrong = count(results, n, run_was_wrong), timed = count(results, n, was_timed);
+    const int good = timed && !wrong, stopped = stop_wanted();
+    if (stopped)
+        say("stopped by Ctrl-C: %d of %d runs are above\n", n, runs);
+    const int slower = good && !stopped && b ? baseline_compare(b, x, results, n) : 0;
+    if (!files_write(o, x, results, n) || wrong)
+        return 1;
+    return stopped ? STOP_STATUS : good ? slower : 1;
 }
 
 /* 0 = they cannot be had. */
@@ -179,15 +243,29 @@ static void say_options(const bench_options *o)
             say("%-9s %s\n", said[i][0], said[i][1]);
 }
 
-static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
-                         const path_list *paths, const char *b)
+/* The library's sentence about a shape of the user that it refuses by every path, before the machine
+ * is measured. */
+static int refused_shape(const bench_options *o, bench_context *x, const case_list *list,
+                         const path_list *paths)
 {
-    const int runs = count_runs(list, paths);
-    if (!make_pool(x, list, paths))
-        return 2;
-    bench_result *const results = calloc((size_t)runs + 1, sizeof *results);
-    if (!results)
-        return 1;
+    char why[400];
+    int asked = 0, refused = 0;
+    for (int j = 0; j < paths->n; j++) {
+        const bench_case *const c = &list->cases[list->n - 1];
+        if (strcmp(c->preset, "shape") || !path_wanted(paths, c->impl, paths->paths[j]))
+            continue;
+        asked++;
+        refused += run_refused(x, c, paths->paths[j]->name, why, sizeof why);
+    }
+    if (asked == 0 || refused < asked)
+        return 0;
+    fprintf(stderr, "bench: --shape %s: %s\n", o->shape, why);
+    return 1;
+}
+
+static void introduce(const bench_options *o, bench_context *x, const case_list *list,
+                      const path_list *paths)
+{
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     report_device(list, paths);
@@ -195,18 +273,32 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
     say_options(o);
-    say("\n");
+}
+
+static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
+                         const path_list *paths, const char *b)
+{
+    if (!make_pool(x, list, paths) || refused_shape(o, x, list, paths))
+        return 2;
+    bench_result *const results = calloc((size_t)(list->n * paths->n), sizeof *results);
+    if (!results)
+        return 1;
+    stop_on_interrupt();
+    introduce(o, x, list, paths);
+    const work all = work_of(x, list, paths);
     if (o->quick)
         x->deadline = clock_seconds() + QUICK_SECONDS;
+    else
+        say_long(all.seconds);
+    say("\n");
     if (o->quick && o->min_time < 0)
-        x->min_time = fmin(x->min_time, QUICK_SHARE / runs);
-    x->runs_left = runs;
-    progress_begin(runs, x->deadline);
-    const int good = run_all(o, x, list, paths, results);
-    const int slower = good && b ? baseline_compare(b, x, results, runs) : 0;
-    const int written = files_write(o, x, results, runs);
+        x->min_time = fmin(x->min_time, QUICK_SHARE / all.runs);
+    x->runs_left = all.runs;
+    progress_begin(all.runs, all.seconds, x->deadline);
+    const int n = run_all(o, x, list, paths, results);
+    const int status = finish(o, x, b, all.runs, results, n);
     free(results);
-    return good && written ? slower : 1;
+    return status;
 }
 
 /* The older run is read, and where results go is tried, before anything is measured. */

@@ -532,6 +532,17 @@ int run_call(void *argument)
     return attend(run, run->workspace) != ATTN_OK;
 }
 
+/* A call that is timed: the next one after Ctrl-C fails. */
+static int timed_call(void *run)
+{
+    return stop_wanted() || run_call(run);
+}
+
+static int stopped(bench_result *r)
+{
+    return skip(r, "stopped by Ctrl-C");
+}
+
 /* ---- verification */
 
 /* One call with plain arrays, on the CPU where the path has its bits. */
@@ -696,7 +707,7 @@ static int reads_memory(const bench_run *run)
 /* A run that borrows tensors is compared with the call of their owner. */
 static measure_job call_job(bench_run *run)
 {
-    const measure_job job = { .call = run_call,
+    const measure_job job = { .call = timed_call,
                               .arg = run,
                               .cold = reads_memory(run),
                               .against = run->owner ? run->job - run->owner->job : 0 };
@@ -777,6 +788,8 @@ static void time_them(const bench_context *x, bench_run *runs, int n, bench_resu
             fill_result(x, &runs[i], jobs, r);
         else if (plan.max_time < 0)
             skip(r, "the time is up after one call of %.3g ms", r->cold_ms);
+        else if (stop_wanted())
+            stopped(r);
         else
             skip(r, "a timed call failed");
     }
@@ -790,14 +803,14 @@ static double *pace_of(bench_context *x, const bench_run *run)
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)
 {
     const int64_t before = peak_rss(); /* inputs and output are written, the workspace is not */
-    const double seconds = measure_once(run_call, run);
+    const double seconds = measure_once(timed_call, run);
     r->cold_ms = 1e3 * seconds;
     if (x->alone)
         r->rss_growth_bytes = peak_rss() - before;
     if (run->model.flops > 0 && !run->path->device) /* there it builds kernels, too */
         *pace_of(x, run) = seconds / run->model.flops;
     if (seconds < 0)
-        return skip(r, "the first call failed");
+        return stop_wanted() ? stopped(r) : skip(r, "the first call failed");
     if (is_divided(run))
         rings_collect(&run->rings);
     return on_device_fetch(&run->p, &run->device) || skip(r, "reading from the device failed");
@@ -823,6 +836,8 @@ static int within_time(bench_context *x, const bench_run *run, bench_result *r)
 static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     model_sizes(run->c, &run->model);
+    if (stop_wanted())
+        return stopped(r);
     if (!within_memory(x, run, r))
         return 0; /* before anything takes time or memory */
     model_of(run->c, &run->model);
@@ -935,7 +950,7 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     }
     time_them(context, runs, n, results);
     for (int i = 0; i < n; i++) {
-        if (results[i].skipped[0])
+        if (results[i].skipped[0] || stop_wanted())
             continue;
         if (runs[i].path->device)
             add_device(context, &runs[i], &results[i]);
@@ -945,6 +960,60 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
     for (int i = n; i-- > 0;)
         release(&runs[i]);
     context->runs_left -= n;
+}
+
+/* ---- before anything runs */
+
+#define SHARE_OF_PEAK 0.5
+#define SAMPLED 3.0 /* samples that double until they last a time take two to four times as long */
+enum { LEAST_SAMPLES = 3 };
+
+static void begin(const bench_context *x, const bench_case *c, const char *path, bench_run *run,
+                  bench_result *r)
+{
+    memset(run, 0, sizeof *run);
+    run->c = c;
+    run->path = path_find(path);
+    describe(x, c, run->path, r);
+    model_sizes(c, &run->model);
+}
+
+static double call_expected(const bench_context *x, const bench_run *run, int threads)
+{
+    const char *const own = run->path->kernels ? run->path->kernels : run->c->kernels;
+    const char *const set = own ? own : x->kernels ? x->kernels : "";
+    const double peak = 1e9 * SHARE_OF_PEAK * probe_unit_of(&x->probe, set)->gflops;
+    const double rate = 1e9 * x->probe.read_gbs;
+    if (run->path->device || peak <= 0 || rate <= 0)
+        return 0;
+    return fmax(run->model.flops / (peak * roof_cpus(x, threads)), run->model.kv_bytes / rate);
+}
+
+double run_expected(const bench_context *x, const bench_case *c, const char *path)
+{
+    bench_run run;
+    bench_result r;
+    begin(x, c, path, &run, &r);
+    if (!within_memory(x, &run, &r) || !path_usable(run.path, x->many, r.skipped, sizeof r.skipped))
+        return 0;
+    model_of(c, &run.model);
+    const double call = call_expected(x, &run, (int)r.threads);
+    const int samples = iterations_of(&run);
+    const double least = fmax(SAMPLED * x->min_time, LEAST_SAMPLES * call);
+    const double timed = samples > 0 ? (c->warmup + samples) * call : c->warmup * call + least;
+    const double most = c->max_time > 0 ? c->max_time : HUGE_VAL;
+    return call > most ? 0 : call + fmin(timed, most);
+}
+
+int run_refused(bench_context *x, const bench_case *c, const char *path, char *why, size_t bytes)
+{
+    bench_run run;
+    bench_result r;
+    begin(x, c, path, &run, &r);
+    const int asked = !run.path->device && within_memory(x, &run, &r) && set_params(x, &run, &r);
+    const int refused = asked && explain(&run, &r, why, bytes) != ATTN_OK;
+    release(&run);
+    return refused;
 }
 
 void run_case(bench_context *context, const bench_case *c, const char *path, bench_result *r)

@@ -82,6 +82,21 @@ int run_call(void *run);
 /* Nonzero: r was skipped because its result was wrong. */
 int run_was_wrong(const bench_result *r);
 
+/* About how many seconds the run will take, by its FLOPs at half of the measured FMA peak and its
+ * bytes at the measured read rate. 0 = it will be skipped for memory, or the machine lacks the
+ * path. Of a device only the time that samples last is known. */
+double run_expected(const bench_context *x, const bench_case *c, const char *path);
+
+/* Whether the library refuses the call of a case by a path on the CPU; why then says the reason. */
+int run_refused(bench_context *x, const bench_case *c, const char *path, char *why, size_t bytes);
+
+/* ---- stop.c: Ctrl-C. From stop_on_interrupt on the first one only asks to stop: runs fail from
+ * their next call on, and callers write what they have. The exit status is STOP_STATUS. */
+
+enum { STOP_STATUS = 130 };
+void stop_on_interrupt(void);
+int stop_wanted(void);
+
 /* ---- phases.c: where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  *
  * A call of its own by a copy of the kernel table whose functions count ticks, on one thread, apart

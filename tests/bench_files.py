@@ -48,7 +48,8 @@ def validator():
 
 
 def check_keys(document):
-    """The schema describes the columns that the bench writes, each once, and no others."""
+    """The schema describes the columns that the bench writes, each once, and no others; and which of
+    them are texts."""
     with open(SCHEMA, encoding="utf-8") as f:
         described = json.load(f)["$defs"]["result"]
     for names in (described["required"], list(described["properties"])):
@@ -56,6 +57,10 @@ def check_keys(document):
             if sorted(names) != sorted(result):
                 fail("columns that are not those of the schema: %s"
                      % ", ".join(sorted(set(names) ^ set(result))))
+    for result in document["results"]:
+        for name, column in described["properties"].items():
+            if isinstance(result[name], str) != (column["type"] == "string"):
+                fail("%s is %r, of type %s in the schema" % (name, result[name], column["type"]))
 
 
 def check_schema(document):

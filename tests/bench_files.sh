@@ -43,6 +43,10 @@ tuning=$work/'a "name", with \ and commas'
 printf 'attn-tuning 1\nend\n' > "$tuning"
 expect "a run" files plain --shape 1,4,2,64,96,32,16 --causal --iters 5 --dtype bf16 --wide \
     --tuning "$tuning"
+expect "a user's own shape is not held against other suites" lacks 'comparable suites' "$work/out"
+expect "its scenario has one name" lacks 'shape: shape' "$work/out"
+last() { grep . "$work/out" | grep -v '^wrote' | tail -n 1 | grep -q "$1"; }
+expect "the verdict comes last" last '^  shape .* of 1 '
 expect "--wide shows more" says ' std ms .* err/tol'
 expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2
@@ -60,6 +64,33 @@ expect "ranks against one" says '^ranks against one'
 expect "branches of any case" files branches --shape 1,4,2,96,96,16 --segments 32,96 \
     --dilations 1,3 --merge mean --variant gathered --iters 2 --impl tiled
 expect "what the machine is" files info info
+
+# dated ENDING...: how many files bench-TIME.ENDING there are in the folder
+dated() { find "$work/dated" -name "bench-[0-9]*T[0-9]*Z.$1" | wc -l; }
+into_folder() { bench info --output-dir "$work/dated"; }
+expect "a folder" into_folder
+expect "the time is in the names" test "$(dated json)$(dated csv)" = 11
+sleep 1 # the time has seconds
+expect "the folder again" into_folder
+expect "an older run is kept" test "$(dated json)$(dated csv)" = 22
+
+# ---- Ctrl-C: planted, so that it comes during the third of six runs
+
+expect "Ctrl-C: status 130" status 130 planted --plant-interrupt 3 latency --quick --iters 2 \
+    --json "$work/stopped.json" --csv "$work/stopped.csv"
+expect "it says how far it came" says '^stopped by Ctrl-C: 3 of 6 runs are above'
+expect "it says so at once" says 'stopping after this call'
+expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
+expect "the run during it is skipped" says 'naive skipped: stopped by Ctrl-C'
+long_run() # the limit ends it where Ctrl-C does not
+{
+    (ulimit -t 30
+     planted --plant-interrupt 1 --shape 1,8,8,512,512,64 --impl tiled --iters 10000000)
+}
+expect "a long run is announced" status 130 long_run
+expect "with its time" says '^time  .* about .* hours, by FLOPs'
+bench --shape 1,1,1,8,8,8 --iters 1
+expect "a short one is not" lacks '^time  ' "$work/out"
 
 # ---- an older run
 
@@ -127,6 +158,7 @@ stops()
     expect "$*: nothing is run" lacks '^machine' "$work/out"
 }
 small='--shape 1,1,1,8,8,8 --impl tiled --iters 1'
+stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
 
 # shellcheck disable=SC2086 # words
 {
@@ -145,7 +177,13 @@ small='--shape 1,1,1,8,8,8 --impl tiled --iters 1'
     { printf 'attn-tuning 1\n'; yes '# long' | head -200000; echo end; } > "$work/broken"
     stops 'larger than 1 MiB' $small --tuning "$work/broken"
 }
-stops 'no such preset or command: "selfcheck"' selfcheck
+stops 'no such preset or command: "selfcheck"; .bench --help. lists them' selfcheck
+stops 'no such preset or command: "latncy"; did you mean "latency"?' latncy
+stops 'no such preset or command: "kernel"; did you mean "kernels"?' latency kernel
+stops 'unknown option "--max-seq"; did you mean "--max-seq-len"?' extreme --max-seq 4096
+stops 'unknown option "--shap"; did you mean "--shape"?' --shap 1,1,1,8,8,8
+stops 'no case here has a use for "--ranks"' --shape 1,1,1,8,8,8 --ranks 4
+stops 'no case here has a use for "--max-seq-len"' --shape 1,1,1,8,8,8 --max-seq-len 4096
 expect "checks write no files" status 2 planted selfcheck --json "$work/one"
 expect "it says so" says 'selfcheck does not take "--json"'
 stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
@@ -238,7 +276,7 @@ shape='--shape 1,1,1,8,8,8 --iters 1'
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
     for name in plain threads pairs preset cache gradients backward extreme dilated branches info \
-        memory wrong odd absent; do
+        memory wrong odd absent stopped; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"
     done

@@ -11,10 +11,6 @@
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
     MAX_SERIES = 12
-    # What the pictures read as numbers. A column that none of them reads may hold anything.
-    NUMBERS = " threads batch heads_q heads_kv seq_q seq_kv head_dim ms_p50 ms_min ms_p95 ms_p99" \
-              " speedup gflops intensity fma_peak_gflops read_peak_gbytes_per_s gbytes_per_s" \
-              " read_gbytes_per_s workspace_bytes rss_growth_bytes theory_bytes "
 }
 
 # ---- reading
@@ -60,18 +56,24 @@ FNR == 1 {
         refuse(FILENAME ", line " FNR ": not the " columns " values that the head line names; " \
                "is the file cut off?")
     rows++
-    for (name in at) {
-        value = field[at[name]]
-        if (!index(NUMBERS, " " name " ")) text_of[rows, name] = value
-        else if (value ~ /^-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?$/) number[rows, name] = value + 0
-        else if (value != "" && value !~ /^-?(nan|inf)/)
-            refuse(FILENAME ", line " FNR ": \"" value "\" is no number, as " name " is")
-    }
+    line_of[rows] = FILENAME ", line " FNR
+    for (name in at) cell[rows, name] = field[at[name]]
 }
 
-# Returns the number in a column of a row, or 0 where the cell has none.
-function n_of(row, name) { return (row, name) in number ? number[row, name] : 0 }
-function t_of(row, name) { return (row, name) in text_of ? text_of[row, name] : "" }
+function t_of(row, name) { return (row, name) in cell ? cell[row, name] : "" }
+
+# Returns the number in a column of a row, or 0 where the cell has none. That a column holds numbers
+# is said nowhere but here, by who asks: one that no picture reads may hold anything.
+function n_of(row, name,    value) {
+    if ((row, name) in number) return number[row, name]
+    value = t_of(row, name)
+    if (value !~ /^-?[0-9]+\.?[0-9]*([eE][-+]?[0-9]+)?$/) {
+        if (value != "" && value !~ /^-?(nan|inf)/)
+            refuse(line_of[row] ": \"" value "\" is no number, as " name " is")
+        value = 0
+    }
+    return number[row, name] = value + 0
+}
 
 # ---- naming
 
@@ -382,8 +384,9 @@ function threads(    r, key, alone, many, most) {
 
 # Caches have several rows of a shape and type, one for each place of the keys.
 function is_decode(r, only) {
-    return t_of(r, "preset") != "cache" && n_of(r, "seq_q") == 1 && n_of(r, "gbytes_per_s") > 0 && n_of(r, "threads") == 1 \
-        && t_of(r, "impl") != "naive" && (only == "" || t_of(r, "preset") == only)
+    return t_of(r, "preset") != "cache" && n_of(r, "seq_q") == 1 && n_of(r, "gbytes_per_s") > 0 \
+        && n_of(r, "threads") == 1 && t_of(r, "impl") != "naive" \
+        && (only == "" || t_of(r, "preset") == only)
 }
 
 function decode_shape(r) {

@@ -100,6 +100,7 @@ if (picture eq "threads") {
     set ylabel "times as fast as one thread"
     entries = n + 1
     eval legend
+    set samples 2000
     ideal(x) = x >= 1 && x <= most ? x : NaN
     plot ideal(x) with lines dt 2 lw 2 lc rgb "#888888" title "as many times as threads", \
         for [i = 0:n - 1] data index i using 1:2 with linespoints lt i + 1 title columnheader(1)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# plot_test.sh - tests plot.sh on made-up rows: what is drawn, what is left out, what is refused.
+# plot_test.sh - tests plot.sh: on made-up rows what is drawn, what is left out, what is refused; on
+# rows that the bench has just written that it reads every preset.
 # SPDX-License-Identifier: MIT
 #
 #     sh tools/plot_test.sh [BUILD]        rows of BUILD/bench, too, where it is built
@@ -93,13 +94,41 @@ expect "two files with different columns" data "$work/part.csv" "$work/other.csv
 expect "rows of the first" has decode.dat '0.2 10.5 20'
 expect "rows of the second" has threads.dat '2 1.75'
 
-# ---- rows that the bench has just written: a column that it gains must not stop the pictures
+# ---- what the bench has just written, one file a preset: a column that it gains must not stop the
+# pictures, and one that it renames or drops must not empty them
 
 bench=${1:-$tools/../build}/bench
+cheap='--quick --iters 1 --warmup 0 --max-time 0.05'
+
+write_preset() # write_preset NAME: rows of a preset to written/NAME.csv
+{
+    case $1 in
+    extreme) set -- "$1" --max-seq-len 1024 ;;
+    dilated) set -- "$1" --shape 1,8,8,128,128,16 ;;
+    esac
+    # shellcheck disable=SC2086 # words
+    ${RUN:-} "$bench" "$@" $cheap --csv "$work/written/$1.csv"
+}
+
+# Where there is no device no row is timed.
+drawn() { data "$1" || { [ "$(wc -l < "$1")" -eq 1 ] && [ "$(basename "$1")" = device.csv ]; }; }
+columns_read() { grep -oE '([nt]_of\([a-z]+, |(choose_shape|add_memory)\()"[a-z0-9_]+"' "$tools/plot.awk"; }
+
 if [ -x "$bench" ]; then
-    ${RUN:-} "$bench" latency --quick --iters 3 --csv "$work/written.csv" > "$work/said" 2>&1
-    expect "rows of the bench become data files" data "$work/written.csv"
-    for picture in latency memory roofline percentiles; do
+    mkdir "$work/written"
+    for preset in $(${RUN:-} "$bench" --list | sed -n 's/^preset \([a-z_]*\) .*/\1/p'); do
+        expect "preset $preset writes rows" write_preset "$preset"
+        expect "they become data files" drawn "$work/written/$preset.csv"
+    done
+    head -1 "$work/written/latency.csv" | tr ',' '\n' > "$work/columns"
+    columns_read | sed -n 's/.*"\([a-z0-9_]*\)"/\1/p' | sort -u > "$work/read"
+    expect "the pictures read columns" test "$(wc -l < "$work/read")" -gt 20
+    for column in $(cat "$work/read") $(echo "$head_line" | tr ',' ' '); do
+        expect "the bench writes the column $column" grep -qx "$column" "$work/columns"
+    done
+    rm "$work/written/device.csv"
+    expect "all presets together" data "$work"/written/*.csv
+    for picture in latency memory roofline percentiles threads decode; do
         expect "the bench has data for $picture" test -s "$work/data/$picture.dat"
     done
 else

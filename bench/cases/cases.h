@@ -399,6 +399,9 @@ typedef struct preset_choice {
 /* Appends the cases of a preset, or with "all" those of every one. 0 = no such preset. */
 int preset_cases(const char *name, const preset_choice *want, case_list *list);
 
+/* "N,N,..." of 1 to 2^28 each: how many, at most `most`; 0 = the text is something else. */
+int case_sizes(const char *text, int64_t *sizes, int most);
+
 /* Appends the case of a text "B,Hq,Hkv,Sq,Skv,D[,Dv]"; 0 = not such a text. */
 int shape_case(const char *text, case_list *list);
 

@@ -337,28 +337,35 @@ int preset_describe(int i, const char **name, const char **what)
     return 1;
 }
 
-int shape_case(const char *text, case_list *list)
+int case_sizes(const char *text, int64_t *sizes, int most)
 {
-    long v[7] = { 0 };
     int n = 0;
-    for (const char *at = text; n < 7; at++) {
+    for (;; text++) {
         char *end = NULL;
         errno = 0;
-        v[n++] = strtol(at, &end, 10);
-        if (end == at || errno || v[n - 1] < 1 || v[n - 1] > 1 << 28)
+        const long value = strtol(text, &end, 10);
+        if (n == most || end == text || errno || value < 1 || value > 1 << 28)
             return 0;
-        at = end;
-        if (!*at)
-            break;
-        if (*at != ',' || n == 7)
+        sizes[n++] = value;
+        text = end;
+        if (!*text)
+            return n;
+        if (*text != ',')
             return 0;
     }
-    if (n < 6)
+}
+
+int shape_case(const char *text, case_list *list)
+{
+    enum { SIZES = 7 };
+    int64_t v[SIZES];
+    const int n = case_sizes(text, v, SIZES);
+    if (n < SIZES - 1)
         return 0;
     bench_case *const c = case_append(list, "shape", "shape");
     int64_t *const sizes[] = { &c->batch,  &c->heads_q,  &c->heads_kv,  &c->seq_q,
                                &c->seq_kv, &c->head_dim, &c->head_dim_v };
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < SIZES; i++)
         *sizes[i] = v[i < n ? i : n - 1];
     snprintf(c->name, sizeof c->name, "%.47s", text);
     return 1;

@@ -194,13 +194,15 @@ int memory_command(bench_context *x, int quick, bench_result *results, int *n)
     say_head();
     for (int c = 0; c < NUM_CURVES; c++) {
         const int *const lengths = quick ? curves[c].quick : curves[c].whole;
-        for (int i = 0; i < MAX_LENGTHS && lengths[i]; i++) {
+        for (int i = 0; i < MAX_LENGTHS && lengths[i] && !stop_wanted(); i++) {
             describe_case(lengths[i], curves[c].backward, &list);
             take_point(x, &list.cases[0], curves[c].impl, &results[*n]);
             say_point(&results[(*n)++]);
         }
     }
     say("\n");
+    if (stop_wanted())
+        return say("stopped by Ctrl-C: the points above are all\n"), STOP_STATUS;
     for (int c = 0; c < NUM_CURVES; c++)
         met &= judge_curve(&curves[c], results, *n);
     for (int gemms = 5; gemms <= 7; gemms += 2)

@@ -555,7 +555,8 @@ static int write_file(const tune *t, const char *path)
         return 0;
     fprintf(f, "attn-tuning 1\n# For p.tuning of attn.h, written by `bench tune`; never needed.\n");
     fprintf(f, "# machine: %s, %d CPUs, %s\n# date: %s\n# attn %s, revision %s; %s\n", m->cpu,
-            m->cpus, m->system, output_date(date), attn_version(), m->revision, m->compiler);
+            m->cpus, m->system, output_date(OUTPUT_ISO_8601, date), attn_version(), m->revision,
+            m->compiler);
     for (int i = 0; i < t->chosen.n; i++) {
         const tuning_setting *const s = &t->chosen.settings[i];
         fprintf(f, "%s.%s %lld # %.1f %% faster, noise %.1f %%\n", s->set, s->name,

@@ -43,6 +43,17 @@ int files_inside(const char *outer, const char *name, char *path)
     return folder(outer) && join(outer, "/", name, path);
 }
 
+/* outer/bench-TIME, the time of the first question, so that no run overwrites an older one. */
+static int dated(const char *outer, const char *ending, char *path)
+{
+    static char date[OUTPUT_DATE];
+    char name[OUTPUT_DATE + 16];
+    if (!*date)
+        output_date("%Y%m%dT%H%M%SZ", date);
+    snprintf(name, sizeof name, "bench-%s%s", date, ending);
+    return files_inside(outer, name, path);
+}
+
 /* All that the command line asks for; how many, -1 = a sentence was printed. */
 static int find_targets(const bench_options *o, target *targets)
 {
@@ -51,15 +62,11 @@ static int find_targets(const bench_options *o, target *targets)
         ok = join(o->json, "", "", targets[n].path), targets[n++].write = json_write;
     if (ok && o->csv)
         ok = join(o->csv, "", "", targets[n].path), targets[n++].write = csv_write;
-    if (!ok || !o->output_dir)
-        return ok ? n : -1;
-    if (!files_inside(o->output_dir, "bench.json", targets[n].path))
-        return -1;
-    targets[n++].write = json_write;
-    if (!files_inside(o->output_dir, "bench.csv", targets[n].path))
-        return -1;
-    targets[n++].write = csv_write;
-    return n;
+    if (ok && o->output_dir)
+        ok = dated(o->output_dir, ".json", targets[n].path), targets[n++].write = json_write;
+    if (ok && o->output_dir)
+        ok = dated(o->output_dir, ".csv", targets[n].path), targets[n++].write = csv_write;
+    return ok ? n : -1;
 }
 
 int files_possible(const bench_options *o)

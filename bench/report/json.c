@@ -210,7 +210,7 @@ int json_write(const char *path, const bench_record *r)
         return 0;
     writer w = { f, "{\n  ", ",\n  " };
     put_number(&w, "schema", BENCH_SCHEMA);
-    put_text(&w, "timestamp", output_date(date));
+    put_text(&w, "timestamp", output_date(OUTPUT_ISO_8601, date));
     put_options(&w, r);
     put_number(&w, "seed", (double)r->seed);
     put_machine(&w, r);

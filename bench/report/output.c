@@ -138,11 +138,11 @@ int output_same(const char *a, const char *b)
     return same;
 }
 
-const char *output_date(char to[OUTPUT_DATE])
+const char *output_date(const char *format, char to[OUTPUT_DATE])
 {
     const time_t now = time(NULL);
     const struct tm *const utc = gmtime(&now);
-    if (!utc || !strftime(to, OUTPUT_DATE, "%Y-%m-%dT%H:%M:%SZ", utc))
+    if (!utc || !strftime(to, OUTPUT_DATE, format, utc))
         strcpy(to, "unknown");
     return to;
 }

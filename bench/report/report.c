@@ -88,6 +88,13 @@ void report_heading(const char *text)
     say("\n");
 }
 
+const char *report_title(const char *preset, const char *scenario, char to[REPORT_TITLE])
+{
+    const int alone = !strncmp(preset, scenario, strlen(preset));
+    snprintf(to, REPORT_TITLE, "%s%s%s", alone ? "" : preset, alone ? "" : ": ", scenario);
+    return to;
+}
+
 /* ---- machine */
 
 void report_machine(const machine_info *m, const probe_result *p)

@@ -34,6 +34,10 @@ void report_colour(report_style style);
 /* A line of its own after an empty one, bold. */
 void report_heading(const char *text);
 
+/* "preset: scenario", or the scenario alone where it begins with the preset's name; returns to. */
+enum { REPORT_TITLE = 96 };
+const char *report_title(const char *preset, const char *scenario, char to[REPORT_TITLE]);
+
 /* Each case of a list may be a scenario of its own. */
 enum { REPORT_MAX_SCENARIOS = PRESETS_MAX_CASES };
 
@@ -71,8 +75,9 @@ int report_same_scenario(const bench_result *a, const bench_result *b);
 int report_is_first(const bench_result *results, int i,
                     int (*like)(const bench_result *a, const bench_result *b));
 
-/* Winners of scenarios unless another part has told them, threads, noise, how many were timed. */
-void report_summary(const bench_result *results, int n, int told);
+/* What follows from all rows: legend, phases, groups, scaling, noise, how many were timed. Last
+ * come the ranking and the verdicts, or the winners where there are neither. */
+void report_summary(const bench_result *results, int n);
 
 /* ---- fields.c: the fields of a result, as one table for the printed table, CSV and JSON. */
 
@@ -164,9 +169,10 @@ int output_close(output *out);
 /* 1 = the path can be written: tried without a change to a file that is there. */
 int output_possible(const char *path);
 
-/* The time now, UTC as ISO 8601 has it, or "unknown"; returns to. */
+/* The time now in UTC, by a format of strftime, or "unknown"; returns to. */
+#define OUTPUT_ISO_8601 "%Y-%m-%dT%H:%M:%SZ"
 enum { OUTPUT_DATE = 32 };
-const char *output_date(char to[OUTPUT_DATE]);
+const char *output_date(const char *format, char to[OUTPUT_DATE]);
 
 /* Whether two paths that are possible name one file. */
 int output_same(const char *a, const char *b);
@@ -182,18 +188,24 @@ const char *utf8_printable(const char *text, char *to, size_t bytes);
 
 /* ---- progress.c: how far a long run is, on stderr. */
 
-/* Of this number of runs; deadline: of clock_seconds, 0 = none. On a terminal one line that is rewritten,
- * elsewhere a line every 10 s of runs that last over 30 s. */
-void progress_begin(int runs, double deadline);
+/* Of this number of runs; work: the sum of what run_expected says of them; deadline: of
+ * clock_seconds, 0 = none. On a terminal one line that is rewritten, elsewhere a line every 10 s of
+ * runs that last over 30 s. */
+void progress_begin(int runs, double work, double deadline);
 
 /* Before a run of n cases: shows what comes. */
 void progress_show(const char *preset, const char *name, const char *path);
 
-/* After it, before anything is printed: wipes the line. */
-void progress_step(int runs);
+/* After it, before anything is printed: wipes the line. ran: 0 = it was skipped without a call, so
+ * that its work is neither done nor left. */
+void progress_step(int runs, double work, int ran);
 
-/* Seconds left when `done` of `runs` took `elapsed`, at most `limit` unless that is 0. */
-double progress_left(int done, int runs, double elapsed, double limit);
+/* Seconds left when `done` of `work` took `elapsed`, at most `limit` unless that is 0. */
+double progress_left(double done, double work, double elapsed, double limit);
+
+/* "40 s", "11 minutes" or "7.0 hours"; returns to. */
+enum { PROGRESS_TIME = 32 };
+const char *progress_time(double seconds, char to[PROGRESS_TIME]);
 
 /* Whether a line is due elsewhere than on a terminal: so long after the begin, and so long after
  * the line before it. */
@@ -286,7 +298,8 @@ typedef struct bench_expectation {
 /* Expectation i from these rows; 0 beyond the last. */
 int verdicts_expectation(const bench_result *results, int n, int i, bench_expectation *out);
 
-/* Prints both; 0 = nothing, as no row has its counterpart. */
+/* Prints the expectations, where one is measured, and the verdicts; 0 = no row has its
+ * counterpart. */
 int verdicts_report(const bench_result *results, int n);
 
 /* ---- caches.c: decoding of preset cache: what it costs where the keys lie. */

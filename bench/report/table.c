@@ -87,11 +87,11 @@ static void say_field(const result_field *f, const bench_result *r)
 
 static void say_title(const bench_result *r)
 {
+    char title[REPORT_TITLE];
     if (table.last && report_same_scenario(table.last, r))
         return;
     report_colour(FAINT);
-    say("%s%s%s\n", r->preset, strcmp(r->preset, r->scenario) ? ": " : "",
-        strcmp(r->preset, r->scenario) ? r->scenario : "");
+    say("%s\n", report_title(r->preset, r->scenario, title));
     report_colour(PLAIN);
 }
 

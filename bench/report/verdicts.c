@@ -215,7 +215,7 @@ int verdicts_of(verdict_kind kind, const bench_result *results, int n, bench_ver
 }
 
 /* ---- expectations: published by suites that compare naive with flash or tiled attention, of
- * forward calls */
+ * forward calls. The shapes that they mean are those of presets: a user's own shape is no measure. */
 
 typedef enum figure { FASTER, LESS_MEMORY, TIMES } figure;
 
@@ -253,7 +253,7 @@ int verdicts_expectation(const bench_result *results, int n, int i, bench_expect
     out->why = expectations[i].why;
     for (int k = 0; k < n; k++) {
         const bench_result *const t = partner(kind, results, n, &results[k]);
-        if (!t || t->gemms || t->seq_q <= expectations[i].rows)
+        if (!t || t->gemms || t->seq_q <= expectations[i].rows || !strcmp(t->preset, "shape"))
             continue;
         if (kind == VERDICT_TILED_DEVICE && !t->on_gpu)
             continue;
@@ -299,9 +299,9 @@ static void say_costs(verdict_kind kind, const bench_verdict *v)
 
 static void say_verdict(verdict_kind kind, const bench_verdict *v)
 {
-    char name[40];
-    snprintf(name, sizeof name, "%.12s: %.24s", v->preset, v->scenario);
-    say("  %-28s %3d of %-3d %8.2fx", name, v->won, v->cases, v->speedup);
+    char title[REPORT_TITLE];
+    say("  %-28.38s %3d of %-3d %8.2fx", report_title(v->preset, v->scenario, title), v->won,
+        v->cases, v->speedup);
     say_costs(kind, v);
     say_crossover(v);
     report_colour(thresholds[threshold_of(v->speedup)].style);
@@ -322,9 +322,15 @@ static void say_expectation(const bench_expectation *e)
     report_colour(PLAIN);
 }
 
+/* Nothing where none of them is measured. */
 static void say_expectations(const bench_result *results, int n)
 {
     bench_expectation e;
+    int measured = 0;
+    for (int i = 0; verdicts_expectation(results, n, i, &e); i++)
+        measured += e.cases;
+    if (!measured)
+        return;
     report_heading("what comparable suites publish       measured here, geometric mean");
     for (int i = 0; verdicts_expectation(results, n, i, &e); i++)
         say_expectation(&e);
@@ -348,9 +354,8 @@ static int report_kind(verdict_kind kind, const bench_result *results, int n)
 int verdicts_report(const bench_result *results, int n)
 {
     int told = 0;
+    say_expectations(results, n);
     for (int kind = 0; kind < VERDICT_KINDS; kind++)
         told += report_kind((verdict_kind)kind, results, n);
-    if (told)
-        say_expectations(results, n);
     return told > 0;
 }

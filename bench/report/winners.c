@@ -191,15 +191,18 @@ static void say_noise(const bench_result *results, int n)
             NOISY, noisy);
 }
 
-void report_summary(const bench_result *results, int n, int told)
+void report_summary(const bench_result *results, int n)
 {
     int timed = 0;
     for (int i = 0; i < n; i++)
         timed += !results[i].skipped[0];
-    if (!told)
-        say_winners(results, n);
+    report_legend(results, n);
+    phases_report(results, n);
     report_groups(results, n);
     scaling_report(results, n);
     say_noise(results, n);
     say("\n%d timed, %d skipped\n", timed, n - timed);
+    const int ranked = ranking_report(results, n), judged = verdicts_report(results, n);
+    if (!ranked && !judged)
+        say_winners(results, n);
 }

@@ -3,7 +3,8 @@
  *
  *     build/bench_test selfcheck [--threads N] [--device NAME]
  *     build/bench_test --plant-wrong qk|pv|outer|gradient ...    the bench with a wrong kernel
- *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one */
+ *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one
+ *     build/bench_test --plant-interrupt N ...                   or Ctrl-C during the N-th run */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,12 +45,15 @@ static int take_faults(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const int wrong = !strcmp(argv[i], "--plant-wrong");
         const int slow = !strcmp(argv[i], "--plant-slowdown");
-        if ((wrong || slow) && i + 1 < argc)
+        const int interrupt = !strcmp(argv[i], "--plant-interrupt");
+        if ((wrong || slow || interrupt) && i + 1 < argc)
             i++;
         else
             argv[left++] = argv[i];
         if (wrong)
             faults.wrong = argv[i];
+        if (interrupt)
+            faults.interrupt = (int)strtol(argv[i], NULL, 10);
         if (slow)
             faults.slowdown = strtod(argv[i], NULL);
     }

@@ -394,10 +394,43 @@ static void check_phases(void)
 
 /* ---- progress */
 
+/* A call of one head at 1 GFLOP/s, which is half of the peak. */
+static double expected(const char *shape, const char *path, double max_time)
+{
+    static bench_context x;
+    case_list list = { .n = 0 };
+    x.machine.cpus = x.many = x.threads = 1;
+    x.machine.memory_usable = INT64_C(1) << 30;
+    x.probe.best.gflops = 2;
+    x.probe.read_gbs = 100;
+    shape_case(shape, &list);
+    list.cases[0].iterations = 1;
+    list.cases[0].warmup = 0;
+    list.cases[0].max_time = max_time;
+    return run_expected(&x, &list.cases[0], path);
+}
+
+/* One call that is cold and one that is timed, each of 4 * length^2 * head_dim FLOPs. */
+static void check_expected(void)
+{
+    const double call = 4.0 * 1024 * 1024 * 64 * 1e-9;
+    expect(fabs(expected("1,1,1,1024,1024,64", "tiled", 0) / (2 * call) - 1) < 1e-9,
+           "seconds by FLOPs", expected("1,1,1,1024,1024,64", "tiled", 0));
+    expect(fabs(expected("1,1,1,8192,8192,64", "tiled", 0) / (128 * call) - 1) < 1e-9,
+           "8 times the length, 64 times the work", expected("1,1,1,8192,8192,64", "tiled", 0));
+    expect(expected("1,1,1,8192,8192,64", "tiled", call) == 0, "a call beyond --max-time", 0);
+    expect(expected("1,1,1,65536,65536,64", "naive", 0) == 0, "logits beyond the memory", 0);
+}
+
 static void check_progress(void)
 {
+    char text[PROGRESS_TIME];
     expect(progress_left(2, 8, 10, 0) == 30, "6 of 8 left after 10 s", progress_left(2, 8, 10, 0));
     expect(progress_left(2, 8, 10, 5) == 5, "never more than the limit", 0);
+    expect(!strcmp(progress_time(119, text), "119 s"), "up to two minutes in seconds", 0);
+    expect(!strcmp(progress_time(1200, text), "20 minutes"), "up to two hours in minutes", 0);
+    expect(!strcmp(progress_time(25200, text), "7.0 hours"), "then in hours", 0);
+    check_expected();
     expect(!progress_due(29, 29) && progress_due(30, 30) && !progress_due(35, 5),
            "a line after 30 s, then every 10", 0);
 }

@@ -11,6 +11,7 @@
 #include "../../attn_simd.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -308,6 +309,8 @@ int plant_watch(run_stage stage, bench_run *run, bench_result *r)
     if (stage == RUN_CALLED && faults.slowdown > 0 && !run->path->device &&
         plant_calibrate(faults.slowdown, r->name, r->impl, run_call, run) < 0)
         return 0;
+    if (stage == RUN_CALLED && faults.interrupt && !--faults.interrupt)
+        raise(SIGINT);
     if (stage == RUN_CALLED && faults.spoil)
         spoil(run);
     return 1;

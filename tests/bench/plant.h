@@ -26,7 +26,8 @@ typedef struct plant_faults {
     double slowdown;   /* percent, by products Q K^T that are repeated */
     dilated_fault branches;
     keys_fault pages;
-    int ranks; /* the first rank has the keys of the last one */
+    int ranks;     /* the first rank has the keys of the last one */
+    int interrupt; /* Ctrl-C after the first call of this run, counted from 1 */
     int spoil; /* adds 1 to the first number of this row of the result, counted from 1; -1: changes
                 * its last bit, within every tolerance */
 } plant_faults;

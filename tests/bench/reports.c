@@ -171,6 +171,10 @@ static void check_expectations(void)
     verdicts_expectation(rows, 4, 3, &e);
     expect(e.cases == 0 && strstr(e.why, "GPU") != NULL, "no GPU: not measured", e.cases);
     expect(!verdicts_expectation(rows, 4, 4, &e), "four expectations", 0);
+    rows[0].preset = rows[1].preset = "shape";
+    verdicts_expectation(rows, 4, 0, &e);
+    expect(e.cases == 0, "a user's own shape is not held against other suites", e.cases);
+    rows[0].preset = rows[1].preset = "p";
     verdicts_expectation(rows, 4, 0, &e);
     expect(e.noisy == 0, "an expectation of quiet rows", e.noisy);
     rows[0].ms_min = 0.5;
