@@ -134,6 +134,8 @@ static void add_masks(attn_params *p, int with)
     p->tree_parents = with & TREE ? list.tree : NULL;
     if (with & (BITMAP | CSR))
         p->block_mask.block_q = p->block_mask.block_k = 1;
+    p->block_mask.stride_batch = p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
+    p->block_mask.csr_stride_batch = p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
     p->block_mask.bitmap = with & BITMAP ? list.bitmap : NULL;
     if (with & CSR) {
         p->block_mask.row_offsets = list.row_offsets;

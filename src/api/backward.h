@@ -56,8 +56,8 @@
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
- * seq_len_kv]. An axis along which p.bias has stride 0 is summed over; it has length 1 here, and
- * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
+ * seq_len_kv]. An axis that p.bias shares (ATTN_STRIDE_BROADCAST) is summed over; it has length 1
+ * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
  * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
