@@ -228,6 +228,8 @@ static const row rows[] = {
     { FIELD(scale), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
     { FIELD(scale), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL },
     { FIELD(scale), TO_FLOAT, 0, -INF_, PLAIN, ARG, NULL },
+    { FIELD(layout), TO_INT, 0, 2, PLAIN, ARG, "layout (2) must be at most 1" },
+    { FIELD(layout), TO_INT, 0, -1, PLAIN, ARG, "layout (-1) must be at least 0" },
     { FIELD(q.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
     { FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, NULL },
     { FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL },

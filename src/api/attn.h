@@ -18,13 +18,14 @@
  *     p.batch = 1;  p.num_heads_q = 32;  p.num_heads_kv = 8;
  *     p.seq_len_q = 512;  p.seq_len_kv = 512;  p.head_dim = 128;
  *     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;     // [batch, head, seq, dim]
- *     // p.layout = ATTN_LAYOUT_BSHD;                              for [batch, seq, head, dim]
  *     p.causal = 1;
  *     size_t need;
  *     void *ws = attn_workspace_size(&p, &need) == ATTN_OK ? malloc(need) : NULL;
  *     if (attn_forward(&p, ws, need) != ATTN_OK)
  *         puts(attn_check(&p, ws, need, text, sizeof text));     // char text[200];
  *     free(ws);
+ *
+ * One more line, p.layout = ATTN_LAYOUT_BSHD, takes [batch, seq, head, dim].
  *
  * CONTENTS
  *
