@@ -1224,7 +1224,7 @@ typedef struct attn_gradients {
     attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
-     * as q, k and v are. */
+     * as q, k and v are, in p.layout, which counts for dout, too. */
 
     attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
@@ -1232,8 +1232,8 @@ typedef struct attn_gradients {
     attn_output dv;
     attn_bias_gradient dbias; /* gradient of p.bias */
     float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
-    /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
-     * num_heads_q] with p.alibi_stride. */
+    /* Gradient of p.alibi_slopes, packed: [batch, num_heads_q], or [num_heads_q] summed over the
+     * batch where p.alibi_stride is ATTN_STRIDE_BROADCAST. */
     float *dslopes;
 } attn_gradients;
 
@@ -1660,6 +1660,7 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
  *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive; AUTO runs tiled.

@@ -913,6 +913,7 @@ static void check_option_text(void)
         { "redo=2", "redo" },
         { "naive_whole=yes", "naive_whole" },
         { "auto_naive_keys=-5", "auto_naive_keys" },
+        { "layout=bshd", "layout" }, /* the caller's arrays decide, not a user */
         { "impl", "impl" },
         { "=naive", "=" },
         { "impl=naive kernels=mmx9", "mmx9" },

@@ -592,7 +592,7 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
         g.dlse = as_input(s, &s->dlse);
     g.dq = as_result(s, &s->dq), g.dk = as_result(s, &s->dk), g.dv = as_result(s, &s->dv);
     if (s->c->forgets != 0)
-        strides_forget(&p, &g, s->c->forgets - 1, s->length, s->length);
+        strides_forget(&p, &g, (s->c->forgets + s->t->rank) % 2, s->length, s->length);
     fetching.s = s;
     fetching.fails = mine && fault->kind == RING_FAULT_FETCH;
     if (s->c->fetches || fetching.fails) {
