@@ -1200,8 +1200,8 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
  *
- * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
- * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, and
+ * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default strides, extents, refusals, the hash that
  * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
  * that somebody forgets is refused, never ignored.
  */
@@ -1234,6 +1234,8 @@ enum field_axis {
     AXIS_DIM_V,
     AXIS_SEQ_Q, /* of the whole call */
     AXIS_SEQ_KV,
+    AXIS_LONGEST_Q, /* of any sequence */
+    AXIS_LONGEST_KV,
     AXIS_CELL_ROW,
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
@@ -1264,7 +1266,6 @@ typedef struct call_field {
     uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
-    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
     int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field or its value is refused; NULL = nothing */
 } call_field;
@@ -1280,7 +1281,7 @@ typedef struct call_field {
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
 #define PAIRS(member, kind, by)                                                                    \
     .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
-    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
@@ -1314,6 +1315,7 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
@@ -1369,12 +1371,11 @@ static const call_field call_fields[] = {
     { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
     { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
            AXIS_CELL_COLUMN),
-      .shared = 3,
       .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
                   AT(block_mask.stride_row) } },
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
-      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+      .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
     { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
@@ -1383,7 +1384,7 @@ static const call_field call_fields[] = {
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
-    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
     { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
@@ -1521,10 +1522,11 @@ static int is_set(const attn_params *p, member m)
 
 /* ---- arrays */
 
-/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+/* The axes of a call; packed sequences have no batch stride. */
 typedef struct call_axes {
     int64_t count[AXIS_COUNT];
     int packed_q, packed_kv;
+    int layout; /* attn_layout */
 } call_axes;
 
 static const void *field_data(const call_field *f, const void *base)
@@ -1567,14 +1569,16 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
-/* Packed sequences keep the heads of a token together in what has columns of a head, and the tokens
- * of a head in what describes rows. */
+/* The layout and packed sequences keep the heads of a token together in what has columns of a head.
+ * What describes rows keeps the rows of a head together. */
 static int keeps_tokens(const call_field *f, const call_axes *x)
 {
-    return is_packed(f, x) && (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
+    return (is_packed(f, x) || x->layout == ATTN_LAYOUT_BSHD) && is_tensor(f) &&
+           (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
 }
 
-/* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only a shared axis has
+ * a stride of 0. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
@@ -1583,9 +1587,10 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
     int i;
     for (i = 0; i < 4; i++) {
         const int axis = orders[keeps_tokens(f, x)][i];
-        const int shared = f->shared >> axis & 1;
-        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
-        elements = times(elements, x->count[f->axis[axis]]);
+        const ptrdiff_t given = stride_given(f, base, axis);
+        stride[axis] = stride_or(given, elements);
+        if (given != ATTN_STRIDE_BROADCAST) /* A shared axis takes no room. */
+            elements = times(elements, max64(x->count[f->axis[axis]], 1));
     }
     if (is_packed(f, x))
         stride[0] = 0;
@@ -1659,7 +1664,7 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
 }
 
 /* name_shared writes ATTN_STRIDE_BROADCAST for the strides that resolve_arrays made 0, so that a
- * level can hand the fields on to a call, to which 0 may mean packed. */
+ * level can hand the fields on to a call, to which 0 means packed. */
 static void name_shared(const call_field *table, int n, void *base)
 {
     const ptrdiff_t shared = ATTN_STRIDE_BROADCAST;
@@ -1714,12 +1719,24 @@ static int64_t table_entries(const attn_params *p)
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
+/* longest counts the rows or keys of the longest sequence that may come. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
+{
+    int64_t b, most = cu_seqlens ? 0 : seq_len;
+    for (b = 0; cu_seqlens && b < batch; b++)
+        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
+    return most;
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const int64_t longest_q = longest(p->cu_seqlens_q, p->batch, p->seq_len_q);
+    const int64_t longest_kv = longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv);
+    const int64_t cell_rows = cells->block_q ? ceil_div(longest_q, cells->block_q) : 0;
     const call_axes x = {
+        .layout = p->layout,
         .packed_q = p->cu_seqlens_q != NULL,
         .packed_kv = p->cu_seqlens_kv != NULL,
         .count = {
@@ -1735,8 +1752,10 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_DIM_V] = p->head_dim_v,
             [AXIS_SEQ_Q] = p->seq_len_q,
             [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_LONGEST_Q] = longest_q,
+            [AXIS_LONGEST_KV] = longest_kv,
             [AXIS_CELL_ROW] = cell_rows,
-            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_CHOSEN] = p->logits.num_rows,
@@ -3503,13 +3522,11 @@ static attn_status check_csr(const attn_params *p, text *why)
     const int64_t entries = !m->row_offsets ? 0 : m->csr_stride_batch ? p->batch : 1;
     const int64_t heads = m->csr_stride_head ? p->num_heads_q : 1;
     attn_status status = ATTN_OK;
-    int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
-        longest = max64(longest, q_capacity(p, b));
+    const int64_t rows = longest(p->cu_seqlens_q, p->batch, p->seq_len_q);
+    int64_t b, h;
     for (b = 0; b < entries && !status; b++)
         for (h = 0; h < heads && !status; h++)
-            status =
-                check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
+            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, rows, why);
     return status;
 }
 
@@ -7770,6 +7787,7 @@ static const call_field rope_fields[] = {
     { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
@@ -7796,7 +7814,8 @@ static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
                                      [AXIS_BATCH] = r->batch,
                                      [AXIS_HEAD] = r->num_heads,
                                      [AXIS_ROW] = r->seq_len,
-                                     [AXIS_DIM] = r->head_dim } };
+                                     [AXIS_DIM] = r->head_dim },
+                          .layout = r->layout };
     const int n = COUNT_OF(rope_fields);
     attn_status status = check_values(rope_fields, n, r, why);
     status = status ? status : check_output_fields(rope_fields, n, r, why);
@@ -8025,7 +8044,7 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_CACHE_NHD) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
@@ -8072,7 +8091,7 @@ static attn_status check_fields(const attn_cache *c, text *why)
 
 static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
 {
-    const int by_head = c->layout == ATTN_CACHE_HND;
+    const int by_head = c->layout == ATTN_LAYOUT_BHSD;
     const int64_t entry = times(times(c->num_heads_kv, cache_entry_rows(c)), dim);
     o->stride_batch = stride_or(o->stride_batch, entry);
     o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);
@@ -8566,21 +8585,21 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
 #define AT(member) offsetof(attn_cache_step, member)
 
 static const call_field step_fields[] = {
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },
 };
 #undef AT
 
-static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows, int packed)
+static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows)
 {
     const call_axes x = { .count = { [AXIS_NONE] = 1,
-                                     [AXIS_BATCH] = packed ? 1 : batch,
+                                     [AXIS_BATCH] = batch,
                                      [AXIS_HEAD_KV] = c->num_heads_kv,
                                      [AXIS_ROW] = rows,
                                      [AXIS_DIM] = c->head_dim,
-                                     [AXIS_DIM_V] = c->head_dim_v },
-                          .packed_q = packed };
+                                     [AXIS_DIM_V] = c->head_dim_v } };
     return x;
 }
 
@@ -8643,11 +8662,15 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
 /* resolve_step gives k and v of *s their strides, or *why says what is wrong with its arrays. */
 static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int extended, text *why)
 {
-    const call_axes x = axes_of_rows(c, s->batch, s->seq_len, s->cu_seqlens != NULL);
-    attn_status status = check_dtype(c, CACHE_K, s->k.dtype, why);
+    const int packed = s->cu_seqlens != NULL, n = COUNT_OF(step_fields);
+    call_axes x = axes_of_rows(c, packed ? 1 : s->batch, s->seq_len);
+    attn_status status = check_values(step_fields, n, s, why);
+    x.packed_q = packed;
+    x.layout = s->layout;
+    status = status ? status : check_dtype(c, CACHE_K, s->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
-    status = status ? status : resolve_arrays(step_fields, COUNT_OF(step_fields), s, &x, why);
+    status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
     return status ? status : check_turning(c, s, extended, why);
 }
 
@@ -9094,7 +9117,7 @@ static const call_field read_fields[] = {
 
 static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_outputs *to, text *why)
 {
-    const call_axes x = axes_of_rows(c, 1, count, 0);
+    const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
@@ -9149,15 +9172,6 @@ static int wanted(const attn_gradients *g)
     return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
            (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
            (g->dsinks ? WANT_SINKS : 0);
-}
-
-/* longest counts the rows or keys of the longest sequence that may come. */
-static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
-{
-    int64_t b, most = cu_seqlens ? 0 : seq_len;
-    for (b = 0; cu_seqlens && b < batch; b++)
-        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
-    return most;
 }
 
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
@@ -11752,7 +11766,8 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
     p->block_mask.block_k = grid.t.block_k;
     p->block_mask.row_offsets = row_offsets;
     p->block_mask.columns = columns;
-    p->block_mask.csr_stride_head = grid.t.num_heads ? to_stride(grid.rows + 1) : 0;
+    p->block_mask.csr_stride_batch = ATTN_STRIDE_BROADCAST;
+    p->block_mask.csr_stride_head = grid.t.num_heads ? 0 : ATTN_STRIDE_BROADCAST;
     return ATTN_OK;
 }
 
@@ -12091,9 +12106,10 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
 
 /* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
  * size query and sets no data. */
-static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
+static void space_rows(attn_tensor *t, int by_token, int64_t heads, int64_t dim, int64_t dilation)
 {
-    const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
+    const int64_t shared = t->stride_head == ATTN_STRIDE_BROADCAST ? 1 : heads;
+    const ptrdiff_t stride = stride_or(t->stride_seq, by_token ? times(shared, dim) : dim);
     t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
     t->stride_seq =
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
@@ -12125,27 +12141,30 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
     const int64_t step = out->gathered ? 1 : step_of(&l);
-    const int varlen_q = !out->gathered && p->cu_seqlens_q;
-    const int varlen_kv = !out->gathered && p->cu_seqlens_kv;
-    space_rows(&p->q, varlen_q, p->num_heads_q, out->dim, step);
-    space_rows(&p->k, varlen_kv, out->heads, out->dim, step);
-    space_rows(&p->v, varlen_kv, out->heads, out->dim_v, step);
+    const int by_token_q = !out->gathered && (p->layout || p->cu_seqlens_q);
+    const int by_token_kv = !out->gathered && (p->layout || p->cu_seqlens_kv);
+    space_rows(&p->q, by_token_q, p->num_heads_q, out->dim, step);
+    space_rows(&p->k, by_token_kv, out->heads, out->dim, step);
+    space_rows(&p->v, by_token_kv, out->heads, out->dim_v, step);
     set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
     clear_lengths(p);
 }
+
+/* SHARE_PAIRS gives an array of pairs the strides of one element, where only sizes matter. */
+#define SHARE_PAIRS(x)                                                                             \
+    ((x).stride_batch = (x).stride_head = (x).stride_q = (x).stride_kv = ATTN_STRIDE_BROADCAST)
 
 /* strip_call clears what only makes sense in the caller's own call. An item calls within its
  * worker. */
 static void strip_call(attn_params *p)
 {
-    attn_bias *bias = &p->bias;
-    attn_mask *mask = &p->bool_mask;
+    p->layout = ATTN_LAYOUT_BHSD;
     memset(&p->o, 0, sizeof p->o);
     memset(&p->lse, 0, sizeof p->lse);
     memset(&p->stats, 0, sizeof p->stats);
-    bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
-    mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
-    p->alibi_stride = 0;
+    SHARE_PAIRS(p->bias);
+    SHARE_PAIRS(p->bool_mask);
+    p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->sinks = NULL;
     p->softmax1 = 0;
     p->num_workers = 1;
@@ -12360,10 +12379,10 @@ static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *he
 {
     const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
     const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
-    *batch = w->at.count > 1 ? (*q + *kv) * (ptrdiff_t)w->l.segment : 0;
-    *head *= (ptrdiff_t)w->step;
-    *q *= (ptrdiff_t)step_of(&w->l);
-    *kv *= (ptrdiff_t)step_of(&w->l);
+    *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
+    *head = given_stride(*head, w->step);
+    *q = given_stride(*q, step_of(&w->l));
+    *kv = given_stride(*kv, step_of(&w->l));
     return at;
 }
 
@@ -14776,6 +14795,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->own = *p;
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
+    c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);

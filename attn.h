@@ -26,6 +26,8 @@
  *         puts(attn_check(&p, ws, need, text, sizeof text));     // char text[200];
  *     free(ws);
  *
+ * One more line, p.layout = ATTN_LAYOUT_BSHD, takes [batch, seq, head, dim].
+ *
  * CONTENTS
  *
  * Most callers need only the ten lines above, the conventions below and the fields of attn_params
@@ -80,10 +82,16 @@
  *   into a sentence that names the field and its value. A function with an argument `why` puts that
  *   sentence there; why may be NULL. An error other than ATTN_ERR_CALLBACK means that nothing was
  *   written.
- * Strides. A stride counts elements and may be negative. In tensors a stride of 0 means packed,
- *   [batch, head, seq, dim]; in arrays with an entry per token it also means packed; in the bias
- *   and in boolean masks it means broadcast. ATTN_STRIDE_BROADCAST broadcasts any input along an
- *   axis. The last dimension is always contiguous. Data need only be aligned for its element type.
+ * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed: the
+ *   stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares an
+ *   input along an axis: all indices of that axis then read one element, and packed strides count
+ *   that axis as one long. Both hold for tensors,
+ *   bias, masks, slopes and everything else that has a stride. The last dimension of a tensor is
+ *   always contiguous. Data need only be aligned for its element type.
+ * Layout. p.layout says what packed means for q, k, v and o and their gradients: [batch, head, seq,
+ *   dim], or [batch, seq, head, dim] as most layers and other libraries have it. It changes nothing
+ *   else: lse, stats, states, logits, bias and masks keep their documented shapes. A stride that is
+ *   given counts in both layouts.
  * Aliasing. An output must not overlap any input, the workspace or another output.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
@@ -250,8 +258,14 @@ typedef enum attn_dtype {
     ATTN_BF16 = 2 /* uint16_t with the bits of bfloat16, the upper half of a float */
 } attn_dtype;
 
-/* This stride makes every index of an axis read the same data; only inputs may have it. */
+/* This stride makes all indices of an axis read one element; only inputs may have it. */
 #define ATTN_STRIDE_BROADCAST PTRDIFF_MIN
+
+/* An attn_layout is the order of the axes of a tensor whose strides are packed. */
+typedef enum attn_layout {
+    ATTN_LAYOUT_BHSD = 0, /* [batch, head, seq, dim]: the rows of a head follow one another. */
+    ATTN_LAYOUT_BSHD = 1  /* [batch, seq, head, dim]: the heads of a token follow one another. */
+} attn_layout;
 
 /* An attn_tensor is an input whose element (b, h, s, d) lies at
  * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
@@ -292,11 +306,11 @@ typedef enum attn_alignment {
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
- * visible. Rows and columns are addressed as in attn_bias. */
+ * visible. Rows and columns are addressed, and strides packed, as in attn_bias. */
 typedef struct attn_mask {
     int invert; /* nonzero: nonzero elements are hidden instead */
     /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
-     * n/8; 0 broadcasts the axis. */
+     * n/8; 0 means packed, without gaps between rows of bits. */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv;
     const uint8_t *data; /* NULL turns the mask off */
 } attn_mask;
@@ -304,21 +318,22 @@ typedef struct attn_mask {
 /* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
  * query row i and key j of a sequence. The caller gives a bitmap or CSR arrays, but not both.
  *
- * Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
+ * With rows = ceil(seq_len_q / block_q) and columns = ceil(seq_len_kv / block_k), a bitmap is [batch,
+ * num_heads_q, rows, columns] and row_offsets is [batch, num_heads_q, rows + 1]. Heads that have one
+ * mask share it by ATTN_STRIDE_BROADCAST. Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
  * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
  * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The offsets of
  * batch entry b and head h begin at entry b*csr_stride_batch + h*csr_stride_head.
  *
- * i and j count within the sequence. With cu_seqlens, the CSR form therefore needs rows for the
- * longest sequence, but a packed row of the bitmap still has ceil(seq_len_kv / block_k) bits. */
+ * i and j count within the sequence. With cu_seqlens, rows and columns are those of the longest
+ * sequence. */
 typedef struct attn_block_mask {
     int64_t block_q, block_k; /* rows and keys of a cell; 0 in both turns the mask off */
 
-    ptrdiff_t stride_batch, stride_head; /* bits; 0 shares the bitmap along the axis */
-    ptrdiff_t stride_row;                /* bits; 0 means packed: ceil(seq_len_kv / block_k) */
-    const uint8_t *bitmap;               /* NULL with the CSR form */
+    ptrdiff_t stride_batch, stride_head, stride_row; /* bits; 0 means packed */
+    const uint8_t *bitmap;                           /* NULL with the CSR form */
 
-    ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 shares them */
+    ptrdiff_t csr_stride_batch, csr_stride_head; /* entries of row_offsets; 0 means packed */
     const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
     const int32_t *columns;     /* given together with row_offsets or not at all */
 } attn_block_mask;
@@ -357,10 +372,14 @@ typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
 /* An attn_bias is an additive bias [batch, num_heads_q, seq_len_q, seq_len_kv]. It is added to the
  * capped logit and is not scaled. A bias of -inf masks its key, whatever the score is. Columns are
  * the caller's: key j has column kv_begin[b] + j. With cu_seqlens, rows and columns start at 0 in
- * each sequence. */
+ * each sequence, and packed rows and columns are those of the longest one.
+ *
+ * An array with fewer axes says which ones it lacks: [num_heads_q, seq_len_q, seq_len_kv] has
+ * stride_batch = ATTN_STRIDE_BROADCAST, and [batch, 1, 1, seq_len_kv] has that stride_head and
+ * stride_q. */
 typedef struct attn_bias {
     int dtype;                                                /* attn_dtype; 0 means ATTN_F32 */
-    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 broadcasts the axis */
+    ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
     const void *data;                                         /* NULL turns the bias off */
 } attn_bias;
 
@@ -392,10 +411,11 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
 /* An attn_rows says where the keys of a sequence lie if they do not follow one another from the
  * first row of the batch entry on. Column c of sequence b is row r = (begin[b] + c) % ring, or
  * r = c without a ring. Without pages, row r lies in the batch entry, and a ring makes k and v
- * [batch, num_heads_kv, ring, head_dim].
+ * [batch, num_heads_kv, ring, head_dim], or [batch, ring, num_heads_kv, head_dim] by p.layout.
  *
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
- * then are [num_pages, num_heads_kv, page_size, head_dim], stride_batch lies between pages, and all
+ * then are [num_pages, num_heads_kv, page_size, head_dim], or [num_pages, page_size, num_heads_kv,
+ * head_dim] by p.layout. stride_batch lies between pages, and all
  * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
  * in. */
 typedef struct attn_rows {
@@ -539,9 +559,11 @@ typedef struct attn_params {
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
     float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
 
-    /* ---- tensors. kv_rows gives k and v another shape. With cu_seqlens the packed order of q, k,
-     * v and o is [token, head, dim], and stride_batch is not used. */
+    /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
+     * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
+     * used; without cu_seqlens_kv, k and v then still follow the layout. */
 
+    int layout;    /* attn_layout, what packed means for q, k, v and o; 0 means BHSD */
     attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
@@ -616,8 +638,11 @@ typedef struct attn_params {
 
     float softcap;  /* c, 1e-30 to 1e30: the logit becomes c * tanh(logit / c); 0 means off */
     attn_bias bias; /* added to the logit */
-    const float *alibi_slopes; /* [num_heads_q], each adds -slope * |pos(i) - j|; NULL means off */
-    ptrdiff_t alibi_stride;    /* elements between batch entries; 0: one set of slopes for all */
+    /* [batch, num_heads_q], each adds -slope * |pos(i) - j|; NULL means off. */
+    const float *alibi_slopes;
+    /* Elements between batch entries. 0 means packed, and ATTN_STRIDE_BROADCAST that all entries
+     * have one set of slopes, [num_heads_q]. */
+    ptrdiff_t alibi_stride;
     /* Gets a natural logit and returns another; not called for a logit of -inf or a masked pair.
      * NULL means off. */
     attn_score_fn score;
@@ -897,10 +922,11 @@ typedef struct attn_rope {
 } attn_rope;
 
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
- * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed [batch,
- * num_heads, seq_len, head_dim]. x and y may have any storage types. */
+ * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed in `layout`:
+ * [batch, num_heads, seq_len, head_dim], or [batch, seq_len, num_heads, head_dim]. x and y may have any storage types. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
+    int layout;    /* attn_layout of x and y; 0 means BHSD */
     attn_tensor x; /* rows to turn */
     attn_output y; /* turned rows: x itself (equal data, strides and type), or no overlap with x */
     const int64_t *positions;   /* [batch, seq_len], -2^31 to 2^31; NULL means first[b] + i */
@@ -966,12 +992,6 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  *   otherwise.
  */
 
-/* An attn_cache_layout is the order of the axes where strides are packed. */
-typedef enum attn_cache_layout {
-    ATTN_CACHE_HND = 0, /* Storage is [sequence or page, head, row, dim]. */
-    ATTN_CACHE_NHD = 1  /* Storage is [sequence or page, row, head, dim]. */
-} attn_cache_layout;
-
 /* An attn_cache is a cache of some sequences. Set it to zero, assign the shape, then call
  * attn_cache_size and attn_cache_init. */
 typedef struct attn_cache {
@@ -989,7 +1009,9 @@ typedef struct attn_cache {
     /* Keys before its own that a query of a ring may see, below capacity. With 0 it sees all that
      * are there, and results depend on what the ring still has. */
     int64_t window_left;
-    int layout; /* attn_cache_layout */
+    /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
+     * dim]. 0 means BHSD. */
+    int layout;
     /* Storage of all layers, each of k and v in its own type. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
@@ -1022,6 +1044,7 @@ typedef struct attn_cache_step {
     /* [batch + 1], borders of packed rows: entry b has rows cu[b] to cu[b+1]-1. NULL means not
      * packed. */
     const int32_t *cu_seqlens;
+    int layout;    /* attn_layout of k and v, unless packed by token; 0 means BHSD */
     attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] */
     /* Turns keys to their positions before they are stored; NULL stores them as they are. */
@@ -1118,7 +1141,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used. k
+ * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32 or as stored, and their stride_batch is not used. k
  * or v is not wanted if it or its data is NULL. Returns ATTN_ERR_ARG if the numbers are not
  * present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
@@ -1181,8 +1204,8 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
- * seq_len_kv]. An axis along which p.bias has stride 0 is summed over; it has length 1 here, and
- * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
+ * seq_len_kv]. An axis that p.bias shares (ATTN_STRIDE_BROADCAST) is summed over; it has length 1
+ * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
  * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
@@ -1204,7 +1227,7 @@ typedef struct attn_gradients {
     attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
-     * as q, k and v are. */
+     * as q, k and v are, in p.layout, which counts for dout, too. */
 
     attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
@@ -1212,8 +1235,8 @@ typedef struct attn_gradients {
     attn_output dv;
     attn_bias_gradient dbias; /* gradient of p.bias */
     float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
-    /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
-     * num_heads_q] with p.alibi_stride. */
+    /* Gradient of p.alibi_slopes, packed: [batch, num_heads_q], or [num_heads_q] summed over the
+     * batch where p.alibi_stride is ATTN_STRIDE_BROADCAST. */
     float *dslopes;
 } attn_gradients;
 
@@ -1641,6 +1664,7 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
  *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive; AUTO runs tiled.
@@ -1820,15 +1844,17 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
 
 /* An attn_problem is a call that validation has passed, with every default resolved. */
 typedef struct attn_problem {
-    attn_params p;      /* the call, with counts, strides, scale, kernels and tile_keys filled in */
-    int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
-    int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
-    int64_t group;      /* query heads per kv head */
-    int64_t max_q_len;  /* most rows that the call computes in one sequence */
-    int64_t max_kv_len; /* most keys that enter in one sequence */
-    float factor;       /* scale * log2(e), the finite factor c on q.k */
-    float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
-    float keep_factor;  /* 1 / (1 - dropout_p) */
+    /* The call, with counts, strides, scale, kernels and tile_keys filled in. Here a stride of 0
+     * means that the axis is shared, and layout counts no more. */
+    attn_params p;
+    int impl;            /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int size_query;      /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
+    int64_t group;       /* query heads per kv head */
+    int64_t max_q_len;   /* most rows that the call computes in one sequence */
+    int64_t max_kv_len;  /* most keys that enter in one sequence */
+    float factor;        /* scale * log2(e), the finite factor c on q.k */
+    float cap2, icap2;   /* softcap in base 2, and its inverse; 0 means off */
+    float keep_factor;   /* 1 / (1 - dropout_p) */
     uint32_t drop_below; /* a Philox word below it drops its key */
     /* Kernels for the rows of all batch entries at once, with shared_keys. */
     const attn_kernels *batch_kernels;

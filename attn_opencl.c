@@ -1423,8 +1423,8 @@ static inline void store_run(const attn_kernels *kernels, int dtype, void *data,
 
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
  *
- * A row says where a field lies in attn_params, what it holds, over which axes an array runs, what a
- * stride of 0 means, and who takes it. Ranges, default strides, extents, refusals, the hash that
+ * A row says where a field lies in attn_params, what it holds, over which axes an array runs, and
+ * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default strides, extents, refusals, the hash that
  * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
  * that somebody forgets is refused, never ignored.
  */
@@ -1457,6 +1457,8 @@ enum field_axis {
     AXIS_DIM_V,
     AXIS_SEQ_Q, /* of the whole call */
     AXIS_SEQ_KV,
+    AXIS_LONGEST_Q, /* of any sequence */
+    AXIS_LONGEST_KV,
     AXIS_CELL_ROW,
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
@@ -1487,7 +1489,6 @@ typedef struct call_field {
     uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
-    uint16_t shared;     /* bit a: a stride of 0 along axis a means shared, else packed */
     int64_t least, most; /* of a number, or of an entry of a sequence; any where most < least */
     const char *instead; /* what helps where the field or its value is refused; NULL = nothing */
 } call_field;
@@ -1503,7 +1504,7 @@ typedef struct call_field {
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
 #define PAIRS(member, kind, by)                                                                    \
     .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
-    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_SEQ_Q, AXIS_SEQ_KV }, .shared = 15,                      \
+    .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
@@ -1537,6 +1538,7 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
@@ -1592,12 +1594,11 @@ static const call_field call_fields[] = {
     { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
     { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
            AXIS_CELL_COLUMN),
-      .shared = 3,
       .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
                   AT(block_mask.stride_row) } },
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
-      .shared = 3, .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
+      .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
     { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
@@ -1606,7 +1607,7 @@ static const call_field call_fields[] = {
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
-    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD), .shared = 1,
+    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
     { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
@@ -1744,10 +1745,11 @@ static int is_set(const attn_params *p, member m)
 
 /* ---- arrays */
 
-/* The axes of a call; packed sequences have no batch stride, and heads within a token. */
+/* The axes of a call; packed sequences have no batch stride. */
 typedef struct call_axes {
     int64_t count[AXIS_COUNT];
     int packed_q, packed_kv;
+    int layout; /* attn_layout */
 } call_axes;
 
 static const void *field_data(const call_field *f, const void *base)
@@ -1790,14 +1792,16 @@ static int is_packed(const call_field *f, const call_axes *x)
     return (x->packed_q && f->axis[2] == AXIS_ROW) || (x->packed_kv && f->axis[2] == AXIS_KEY);
 }
 
-/* Packed sequences keep the heads of a token together in what has columns of a head, and the tokens
- * of a head in what describes rows. */
+/* The layout and packed sequences keep the heads of a token together in what has columns of a head.
+ * What describes rows keeps the rows of a head together. */
 static int keeps_tokens(const call_field *f, const call_axes *x)
 {
-    return is_packed(f, x) && (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
+    return (is_packed(f, x) || x->layout == ATTN_LAYOUT_BSHD) && is_tensor(f) &&
+           (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
 }
 
-/* The strides of an array, with 0 and "broadcast" replaced by what they mean. */
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only a shared axis has
+ * a stride of 0. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
@@ -1806,9 +1810,10 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
     int i;
     for (i = 0; i < 4; i++) {
         const int axis = orders[keeps_tokens(f, x)][i];
-        const int shared = f->shared >> axis & 1;
-        stride[axis] = stride_or(stride_given(f, base, axis), shared ? 0 : elements);
-        elements = times(elements, x->count[f->axis[axis]]);
+        const ptrdiff_t given = stride_given(f, base, axis);
+        stride[axis] = stride_or(given, elements);
+        if (given != ATTN_STRIDE_BROADCAST) /* A shared axis takes no room. */
+            elements = times(elements, max64(x->count[f->axis[axis]], 1));
     }
     if (is_packed(f, x))
         stride[0] = 0;
@@ -1882,7 +1887,7 @@ static attn_status resolve_arrays(const call_field *table, int n, void *base, co
 }
 
 /* name_shared writes ATTN_STRIDE_BROADCAST for the strides that resolve_arrays made 0, so that a
- * level can hand the fields on to a call, to which 0 may mean packed. */
+ * level can hand the fields on to a call, to which 0 means packed. */
 static void name_shared(const call_field *table, int n, void *base)
 {
     const ptrdiff_t shared = ATTN_STRIDE_BROADCAST;
@@ -1937,12 +1942,24 @@ static int64_t table_entries(const attn_params *p)
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
+/* longest counts the rows or keys of the longest sequence that may come. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
+{
+    int64_t b, most = cu_seqlens ? 0 : seq_len;
+    for (b = 0; cu_seqlens && b < batch; b++)
+        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
+    return most;
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
     const attn_block_mask *cells = &p->block_mask;
-    const int64_t cell_rows = cells->block_q ? ceil_div(p->seq_len_q, cells->block_q) : 0;
+    const int64_t longest_q = longest(p->cu_seqlens_q, p->batch, p->seq_len_q);
+    const int64_t longest_kv = longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv);
+    const int64_t cell_rows = cells->block_q ? ceil_div(longest_q, cells->block_q) : 0;
     const call_axes x = {
+        .layout = p->layout,
         .packed_q = p->cu_seqlens_q != NULL,
         .packed_kv = p->cu_seqlens_kv != NULL,
         .count = {
@@ -1958,8 +1975,10 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_DIM_V] = p->head_dim_v,
             [AXIS_SEQ_Q] = p->seq_len_q,
             [AXIS_SEQ_KV] = p->seq_len_kv,
+            [AXIS_LONGEST_Q] = longest_q,
+            [AXIS_LONGEST_KV] = longest_kv,
             [AXIS_CELL_ROW] = cell_rows,
-            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(p->seq_len_kv, cells->block_k) : 0,
+            [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_CHOSEN] = p->logits.num_rows,
@@ -1981,15 +2000,6 @@ static int wanted(const attn_gradients *g)
     return (g->dq.data ? WANT_DQ : 0) | (g->dk.data ? WANT_DK : 0) | (g->dv.data ? WANT_DV : 0) |
            (g->dbias.data ? WANT_BIAS : 0) | (g->dslopes ? WANT_SLOPES : 0) |
            (g->dsinks ? WANT_SINKS : 0);
-}
-
-/* longest counts the rows or keys of the longest sequence that may come. */
-static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
-{
-    int64_t b, most = cu_seqlens ? 0 : seq_len;
-    for (b = 0; cu_seqlens && b < batch; b++)
-        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
-    return most;
 }
 
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
@@ -2157,6 +2167,7 @@ static const device_field device_fields[] = {
     { NUMBER(head_dim, N_DIM) },
     { HOST(head_dim_v) },
     { NUMBER(scale, N_SCALE) },
+    { HOST(layout) },
     { NUMBER(q.dtype, N_Q_TYPE) },
     { NUMBER(k.dtype, N_K_TYPE) },
     { NUMBER(v.dtype, N_V_TYPE) },
@@ -3334,7 +3345,7 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
     int axis;
     for (axis = 0; axis < 4; axis++)
         a.count[axis] = all->axes.count[f->axis[axis]];
-    if (f->axis[2] == AXIS_SEQ_Q) { /* pairs */
+    if (f->axis[2] == AXIS_LONGEST_Q) {
         a.count[2] = all->rows;
         a.count[3] = all->columns;
     }

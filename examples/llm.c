@@ -242,23 +242,6 @@ typedef struct step {
 
 /* ---- attention: of new rows over these rows, or over what a cache has */
 
-/* [batch, token, head, dim], as products leave them; n tokens each */
-static void set_input(attn_tensor *t, const float *x, int n, int heads)
-{
-    t->stride_batch = (ptrdiff_t)n * heads * HEAD_DIM;
-    t->stride_seq = heads * HEAD_DIM;
-    t->stride_head = HEAD_DIM;
-    t->data = x;
-}
-
-static void set_output(attn_output *t, float *x, int n, int heads)
-{
-    t->stride_batch = (ptrdiff_t)n * heads * HEAD_DIM;
-    t->stride_seq = heads * HEAD_DIM;
-    t->stride_head = HEAD_DIM;
-    t->data = x;
-}
-
 static const attn_rope rope; /* base 10000, half-split, all of the head */
 
 static void turn(const step *in, float *x, int heads)
@@ -268,8 +251,9 @@ static void turn(const step *in, float *x, int heads)
     r.num_heads = heads;
     r.seq_len = in->n;
     r.head_dim = HEAD_DIM;
-    set_input(&r.x, x, in->n, heads);
-    set_output(&r.y, x, in->n, heads);
+    r.layout = ATTN_LAYOUT_BSHD;
+    r.x.data = x;
+    r.y.data = x;
     r.first = in->first;
     must(attn_rope_apply(&rope, &r, why, sizeof why));
 }
@@ -279,8 +263,9 @@ static void set_step(attn_cache_step *s, const step *in, const float *k, const f
     s->batch = in->batch;
     s->sequences = in->sequences;
     s->seq_len = in->n;
-    set_input(&s->k, k, in->n, HEADS_KV);
-    set_input(&s->v, v, in->n, HEADS_KV);
+    s->layout = ATTN_LAYOUT_BSHD;
+    s->k.data = k;
+    s->v.data = v;
     s->rope = &rope;
 }
 
@@ -306,8 +291,8 @@ static void look_here(const step *in, float *k, const float *v, attn_params *p)
     p->num_heads_kv = HEADS_KV;
     p->seq_len_kv = in->n;
     p->head_dim = HEAD_DIM;
-    set_input(&p->k, k, in->n, HEADS_KV);
-    set_input(&p->v, v, in->n, HEADS_KV);
+    p->k.data = k;
+    p->v.data = v;
 }
 
 static void attend(const store *s, int layer, const step *in, float *q, float *k, const float *v,
@@ -327,8 +312,9 @@ static void attend(const store *s, int layer, const step *in, float *q, float *k
         look_here(in, k, v, &p);
     p.num_heads_q = HEADS_Q;
     p.seq_len_q = in->n;
-    set_input(&p.q, q, in->n, HEADS_Q);
-    set_output(&p.o, o, in->n, HEADS_Q);
+    p.layout = ATTN_LAYOUT_BSHD; /* [batch, token, head, dim], as products leave them */
+    p.q.data = q;
+    p.o.data = o;
     p.impl = s->how->impl;
     attn_check(&p, workspace, sizeof workspace, why, sizeof why);
     must(attn_forward(&p, workspace, sizeof workspace));

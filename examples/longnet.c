@@ -98,15 +98,10 @@ static void apply_norm(const float *from, float *to)
 static attn_params core_call(void)
 {
     attn_params p = {0};
-    attn_tensor rows = {0};
     p.batch = 1;  p.num_heads_q = HEADS;  p.seq_len_q = p.seq_len_kv = LENGTH;  p.head_dim = DIM;
     p.causal = 1;
-    rows.stride_head = DIM;
-    rows.stride_seq = WIDTH;
-    p.q = p.k = p.v = rows;
+    p.layout = ATTN_LAYOUT_BSHD;
     p.q.data = q;  p.k.data = k;  p.v.data = v;
-    p.o.stride_head = DIM;
-    p.o.stride_seq = WIDTH;
     p.o.data = o;
     p.stats.data = stats;
     return p;

@@ -96,8 +96,7 @@ int main(void)
     p.mask = NULL;
     p.mask_tile = NULL;
     p.bool_mask.data = &table[0][0];
-    p.bool_mask.stride_q = LENGTH;
-    p.bool_mask.stride_kv = 1;
+    p.bool_mask.stride_batch = p.bool_mask.stride_head = ATTN_STRIDE_BROADCAST;
     if (!run(&p, by_table)) return 1;
 
     const int same = !memcmp(by_callback, by_table, sizeof by_table);

@@ -115,21 +115,6 @@ static void take_in(rows *r, int layer, const float *o)
 
 /* ---- the attention that they share */
 
-/* [token, head, dim] */
-static void set_input(attn_tensor *t, const float *x, int heads)
-{
-    t->stride_seq = heads * HEAD_DIM;
-    t->stride_head = HEAD_DIM;
-    t->data = x;
-}
-
-static void set_output(attn_output *t, float *x, int heads)
-{
-    t->stride_seq = heads * HEAD_DIM;
-    t->stride_head = HEAD_DIM;
-    t->data = x;
-}
-
 static void turn(float *x, int heads, int64_t first, int n)
 {
     attn_rope_rows r = {0};
@@ -137,8 +122,9 @@ static void turn(float *x, int heads, int64_t first, int n)
     r.num_heads = heads;
     r.seq_len = n;
     r.head_dim = HEAD_DIM;
-    set_input(&r.x, x, heads);
-    set_output(&r.y, x, heads);
+    r.layout = ATTN_LAYOUT_BSHD; /* [token, head, dim] */
+    r.x.data = x;
+    r.y.data = x;
     r.first = &first;
     must(attn_rope_apply(&rope, &r, why, sizeof why));
 }
@@ -150,8 +136,9 @@ static void attend(attn_params *p, int layer, const float *q, int n, float *o)
     static char workspace[1 << 20];
     p->num_heads_q = HEADS_Q;
     p->seq_len_q = n;
-    set_input(&p->q, q, HEADS_Q);
-    set_output(&p->o, o, HEADS_Q);
+    p->layout = ATTN_LAYOUT_BSHD;
+    p->q.data = q;
+    p->o.data = o;
     p->causal = 1;
     p->prefix = prefix;
     if (layer % 2 == 1) {
@@ -169,8 +156,9 @@ static void set_step(attn_cache_step *s, const rows *r, const float *k, const fl
 {
     s->batch = 1;
     s->seq_len = r->n;
-    set_input(&s->k, k, HEADS_KV);
-    set_input(&s->v, v, HEADS_KV);
+    s->layout = ATTN_LAYOUT_BSHD;
+    s->k.data = k;
+    s->v.data = v;
     s->rope = &rope;
 }
 
@@ -211,8 +199,8 @@ static void pass_whole(rows *prefix, rows *action, float (*attention)[ACTION * W
         p.num_heads_kv = HEADS_KV;
         p.seq_len_kv = LENGTH;
         p.head_dim = HEAD_DIM;
-        set_input(&p.k, k, HEADS_KV);
-        set_input(&p.v, v, HEADS_KV);
+        p.k.data = k;
+        p.v.data = v;
         attend(&p, layer, q, LENGTH, o);
         memcpy(attention[layer], o + PREFIX * WIDTH_Q, sizeof attention[layer]);
         take_in(prefix, layer, o);

@@ -4,7 +4,7 @@
  *     cc -O2 examples/replace_naive_loop.c attn.c -o replace_naive_loop -lm && ./replace_naive_loop
  *
  * The old code keeps tokens as [token][head][dim], the layout of an interleaved model, and a matrix
- * of LENGTH x LENGTH scores. The steps keep that layout, because strides describe it. */
+ * of LENGTH x LENGTH scores. The steps keep that layout. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,13 +51,12 @@ static int new_attention(const float *q, const float *k, const float *v, float *
     p.seq_len_q = p.seq_len_kv = LENGTH;
     p.head_dim = DIM;
 
-    /* step 3: the tensors where they are: strides in elements, no copies */
+    /* step 3: the tensors where they are, [batch, seq, head, dim], no copies */
+    p.layout = ATTN_LAYOUT_BSHD;
     p.q.data = q;
     p.k.data = k;
     p.v.data = v;
     p.o.data = o;
-    p.q.stride_head = p.k.stride_head = p.v.stride_head = p.o.stride_head = DIM;
-    p.q.stride_seq = p.k.stride_seq = p.v.stride_seq = p.o.stride_seq = WIDTH;
 
     /* step 4: the mask of the old loop, `j <= i` */
     p.causal = 1;

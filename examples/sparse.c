@@ -86,8 +86,7 @@ static int compare(const char *name, attn_pattern t)
     printf("%s: ", name);
     spread(&info, offsets, columns, pairs);
     mask.bool_mask.data = pairs;
-    mask.bool_mask.stride_q = TOKENS;      /* bytes; 0 for batch and head shares the mask */
-    mask.bool_mask.stride_kv = 1;
+    mask.bool_mask.stride_batch = mask.bool_mask.stride_head = ATTN_STRIDE_BROADCAST; /* shared */
     run(&mask);
     wrong = memcmp(by_cells, by_pairs, sizeof by_cells) != 0;
     printf("%s\n", wrong ? "other bits than the mask of pairs" : "the bits of the mask of pairs");

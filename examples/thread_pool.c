@@ -126,10 +126,7 @@ int main(void)
     p.seq_len_q = PROMPT, p.seq_len_kv = LENGTH;
     p.head_dim = DIM;
     p.causal = 1, p.alignment = ATTN_ALIGN_BOTTOM_RIGHT;
-    p.q.stride_seq = p.o.stride_seq = HEADS * DIM; /* [seq, head, dim], as layers give it */
-    p.q.stride_head = p.o.stride_head = DIM;
-    p.k.stride_seq = p.v.stride_seq = HEADS_KV * DIM;
-    p.k.stride_head = p.v.stride_head = DIM;
+    p.layout = ATTN_LAYOUT_BSHD; /* [seq, head, dim], as layers give it */
     p.q.data = q, p.k.data = k, p.v.data = v, p.o.data = together;
 
     p.num_workers = WORKERS; /* before the size is asked for */

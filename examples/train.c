@@ -679,23 +679,6 @@ static void swiglu_back(float *dgate, float *dup, const float *d, const float *g
 
 /* ---- attention */
 
-/* [sequence, token, head, dim], as products leave them */
-static void set_input(attn_tensor *t, const model *m, const float *x, int tokens, int heads)
-{
-    t->stride_seq = heads * m->head_dim;
-    t->stride_batch = tokens * t->stride_seq;
-    t->stride_head = m->head_dim;
-    t->data = x;
-}
-
-static void set_output(attn_output *t, const model *m, float *x, int tokens, int heads)
-{
-    t->stride_seq = heads * m->head_dim;
-    t->stride_batch = tokens * t->stride_seq;
-    t->stride_head = m->head_dim;
-    t->data = x;
-}
-
 static void turn(const attn_rope *rope, const model *m, const pass *in, float *x, int heads)
 {
     attn_rope_rows rows = {0};
@@ -703,9 +686,10 @@ static void turn(const attn_rope *rope, const model *m, const pass *in, float *x
     rows.num_heads = heads;
     rows.seq_len = in->tokens;
     rows.head_dim = m->head_dim;
+    rows.layout = ATTN_LAYOUT_BSHD;
     rows.first = in->sequences == 1 ? &in->first : NULL;
-    set_input(&rows.x, m, x, in->tokens, heads);
-    set_output(&rows.y, m, x, in->tokens, heads);
+    rows.x.data = x;
+    rows.y.data = x;
     must(attn_rope_apply(rope, &rows, why, sizeof why));
 }
 
@@ -723,10 +707,11 @@ static attn_params call_of(const run *r, const layer *l, const pass *in)
     p.causal = 1;
     p.window = ATTN_WINDOW;
     p.window_left = m->context - 1;
-    set_input(&p.q, m, l->q, in->tokens, m->heads_q);
-    set_input(&p.k, m, l->k, in->tokens, m->heads_kv);
-    set_input(&p.v, m, l->v, in->tokens, m->heads_kv);
-    set_output(&p.o, m, l->o, in->tokens, m->heads_q);
+    p.layout = ATTN_LAYOUT_BSHD; /* [sequence, token, head, dim], as products leave them */
+    p.q.data = l->q;
+    p.k.data = l->k;
+    p.v.data = l->v;
+    p.o.data = l->o;
     p.stats.data = l->stats;
     return p;
 }
@@ -736,8 +721,9 @@ static void add_to_step(attn_cache_step *s, const run *r, const layer *l, const 
     s->batch = in->sequences;
     s->seq_len = in->tokens;
     s->rope = &r->turn;
-    set_input(&s->k, &r->m, l->k, in->tokens, r->m.heads_kv);
-    set_input(&s->v, &r->m, l->v, in->tokens, r->m.heads_kv);
+    s->layout = ATTN_LAYOUT_BSHD;
+    s->k.data = l->k;
+    s->v.data = l->v;
 }
 
 static void attend(const run *r, int number, const pass *in)
@@ -750,7 +736,6 @@ static void attend(const run *r, int number, const pass *in)
     if (in->cache) {
         add_to_step(&added, r, l, in);
         must(attn_cache_write(in->cache, number, &added, why, sizeof why));
-        p.k.stride_batch = p.k.stride_seq = p.k.stride_head = 0;
         must(attn_cache_view(in->cache, number, NULL, 1, &p, NULL, 0, why, sizeof why));
     } else {
         turn(&r->turn, &r->m, in, l->k, r->m.heads_kv);
@@ -768,10 +753,10 @@ static void attend_back(const run *r, int number, const pass *in)
     attn_gradients g = {0};
     size_t need;
     g.gemms = r->gemms;
-    set_input(&g.dout, m, r->dout, in->tokens, m->heads_q);
-    set_output(&g.dq, m, r->dq, in->tokens, m->heads_q);
-    set_output(&g.dk, m, r->dk, in->tokens, m->heads_kv);
-    set_output(&g.dv, m, r->dv, in->tokens, m->heads_kv);
+    g.dout.data = r->dout;
+    g.dq.data = r->dq;
+    g.dk.data = r->dk;
+    g.dv.data = r->dv;
     attn_backward_check(&p, &g, NULL, 0, why, sizeof why);
     must(attn_backward_workspace_size(&p, &g, &need));
     must(attn_backward(&p, &g, workspace(need), need));

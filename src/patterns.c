@@ -248,6 +248,7 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
     p->block_mask.block_k = grid.t.block_k;
     p->block_mask.row_offsets = row_offsets;
     p->block_mask.columns = columns;
-    p->block_mask.csr_stride_head = grid.t.num_heads ? to_stride(grid.rows + 1) : 0;
+    p->block_mask.csr_stride_batch = ATTN_STRIDE_BROADCAST;
+    p->block_mask.csr_stride_head = grid.t.num_heads ? 0 : ATTN_STRIDE_BROADCAST;
     return ATTN_OK;
 }

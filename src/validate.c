@@ -345,13 +345,11 @@ static attn_status check_csr(const attn_params *p, text *why)
     const int64_t entries = !m->row_offsets ? 0 : m->csr_stride_batch ? p->batch : 1;
     const int64_t heads = m->csr_stride_head ? p->num_heads_q : 1;
     attn_status status = ATTN_OK;
-    int64_t b, h, longest = 0;
-    for (b = 0; b < (p->cu_seqlens_q ? p->batch : 1); b++) /* Rows count within a sequence. */
-        longest = max64(longest, q_capacity(p, b));
+    const int64_t rows = longest(p->cu_seqlens_q, p->batch, p->seq_len_q);
+    int64_t b, h;
     for (b = 0; b < entries && !status; b++)
         for (h = 0; h < heads && !status; h++)
-            status =
-                check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, longest, why);
+            status = check_csr_rows(p, b * m->csr_stride_batch + h * m->csr_stride_head, rows, why);
     return status;
 }
 

@@ -78,11 +78,11 @@ static void set_modifiers(whole_call *c, int without)
 {
     if (!(without & NO_BIAS)) {
         c->p.bias.data = in.bias;
-        c->p.bias.stride_q = SEQ_KV;
-        c->p.bias.stride_kv = 1;
+        c->p.bias.stride_batch = c->p.bias.stride_head = ATTN_STRIDE_BROADCAST;
     }
     c->p.sinks = without & NO_SINKS ? NULL : in.sinks;
     c->p.alibi_slopes = without & NO_SLOPES ? NULL : in.slopes;
+    c->p.alibi_stride = ATTN_STRIDE_BROADCAST;
     c->p.score = without & NO_SCORE ? NULL : no_change;
 }
 
@@ -422,7 +422,7 @@ static void check_overflow(void)
         return;
     c.p.batch = c.p.num_heads_q = c.p.num_heads_kv = c.p.head_dim = c.p.head_dim_v = 1;
     c.p.seq_len_q = c.p.seq_len_kv = INT64_C(1) << 40;
-    c.p.bias.stride_q = 0;
+    c.p.bias.stride_q = ATTN_STRIDE_BROADCAST;
     c.p.num_workers = 8;
     c.p.parallel_for = pool_for; /* not called */
     CHECK(attn_backward_workspace_size(&c.p, &c.g, &need) == ATTN_ERR_OVERFLOW && need == 0,

@@ -338,9 +338,9 @@ static void law_neutral(int round)
     b.t.p.window_left = round % 2 == 0 ? -1 : INT64_MAX / 4;
     b.t.p.window_right = round % 2 == 0 ? -1 : INT64_MAX / 4;
     if (round % 3 == 0)
-        b.t.p.alibi_slopes = zeros;
+        b.t.p.alibi_slopes = zeros, b.t.p.alibi_stride = ATTN_STRIDE_BROADCAST;
     if (round % 3 == 1)
-        b.t.p.bias.data = zeros; /* broadcast along all axes */
+        b.t.p.bias = one_element(zeros);
     if (round % 5 < 2)
         b.t.p.sinks = minus_infinity;
     if (a.g.dlse.data == NULL && round % 4 < 2) {
@@ -505,7 +505,8 @@ static void open_sums(part_comparison *c)
         c->sum[which] = test_alloc(bytes);
         memset(c->sum[which], 0, bytes);
     }
-    if (bias->stride_head == 0 && bias->stride_batch == 0 && c->whole->t.p.num_heads_q > 1)
+    if (bias->stride_head == ATTN_STRIDE_BROADCAST && bias->stride_batch == ATTN_STRIDE_BROADCAST &&
+        c->whole->t.p.num_heads_q > 1)
         c->size[ORACLE_DBIAS].size[0] = 0;
 }
 

@@ -84,11 +84,8 @@ static int larger(int a, int b)
 
 static float bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const attn_bias *bias = &p->bias;
     const int64_t column = j + (p->kv_begin != NULL ? p->kv_begin[b] : 0);
-    return (float)oracle_load(bias->dtype, bias->data,
-                              b * bias->stride_batch + h * bias->stride_head + i * bias->stride_q +
-                                  column * bias->stride_kv);
+    return (float)oracle_load(p->bias.dtype, p->bias.data, oracle_bias_index(p, b, h, i, column));
 }
 
 /* The poison of one alive pair: of its key and its bias. */

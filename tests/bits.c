@@ -160,10 +160,10 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     if (f->bias != NULL) {
         const size_t bias_size = c->bias_dtype == BITS_F32 ? 4 : 2;
         p->bias.dtype = c->bias_dtype;
-        p->bias.stride_batch = bits_bias_stride(c, BITS_BATCH);
-        p->bias.stride_head = bits_bias_stride(c, BITS_HEADS);
-        p->bias.stride_q = bits_bias_stride(c, BITS_ROWS);
-        p->bias.stride_kv = bits_bias_stride(c, BITS_KEYS);
+        p->bias.stride_batch = stride_of(bits_bias_stride(c, BITS_BATCH));
+        p->bias.stride_head = stride_of(bits_bias_stride(c, BITS_HEADS));
+        p->bias.stride_q = stride_of(bits_bias_stride(c, BITS_ROWS));
+        p->bias.stride_kv = stride_of(bits_bias_stride(c, BITS_KEYS));
         p->bias.data = (const char *)f->bias + bits_bias_at(c, w->b, 0, w->i, 0) * bias_size;
     }
 }
@@ -197,7 +197,7 @@ attn_params piece_params(const fixture *f, const piece *w, arrays *a)
         p.key_base = a->key_base;
     p.softcap = (float)c->softcap;
     p.alibi_slopes = c->alibi == 2 ? f->slopes + w->b * c->hq : f->slopes;
-    p.alibi_stride = c->alibi == 2 ? c->hq : 0;
+    p.alibi_stride = stride_of(c->alibi == 2 ? c->hq : 0);
     p.sinks = f->sinks;
     p.dropout_p = float_from_bits(c->dropout);
     p.dropout_seed = BITS_SEED;

@@ -240,6 +240,7 @@ static void run_piece(backward_fixture *g, const piece *w, const manner *how)
     set_outputs(g, w, &p, &out);
     set_manner(&p, &out, how, &workers);
     p = test_params(&p);
+    test_reword(&p, &out);
     status = run_backward(&p, &out);
     CHECK(status == ATTN_OK, "status %d", (int)status);
 }

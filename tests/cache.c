@@ -534,8 +534,9 @@ static void fill_side(step *t, int64_t layer, int side, int32_t first_id)
     const attn_tensor *x = side == 0 ? &t->s.k : &t->s.v;
     const int64_t dim = dim_of(side), heads = cache.num_heads_kv;
     const int packed = t->s.cu_seqlens != NULL, given = x->stride_seq != 0;
-    const int64_t step_head = given ? x->stride_head : packed ? dim : t->s.seq_len * dim;
-    const int64_t step_seq = given ? x->stride_seq : packed ? heads * dim : dim;
+    const int by_token = packed || t->s.layout == ATTN_LAYOUT_BSHD;
+    const int64_t step_head = given ? x->stride_head : by_token ? dim : t->s.seq_len * dim;
+    const int64_t step_seq = given ? x->stride_seq : by_token ? heads * dim : dim;
     const int64_t step_batch = given ? x->stride_batch : heads * t->s.seq_len * dim;
     for (int64_t b = 0; b < t->s.batch; b++)
         for (int64_t i = 0; i < t->counts[b]; i++, first_id++)
@@ -597,6 +598,7 @@ static attn_status do_append(attn_status *expected)
     memset(&t, 0, sizeof t);
     choose_parts(&t);
     choose_form(&t);
+    t.s.layout = (int)rng_aside(0, 1);
     choose_layout(&t.s.k, &t.s, 0);
     choose_layout(&t.s.v, &t.s, 1);
     *expected = expected_append(&t);

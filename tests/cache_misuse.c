@@ -219,6 +219,7 @@ static const misuse misuses[] = {
     PTR(append, PLAIN, s.cu_seqlens, borders[2], ARG, "cu_seqlens[0] (-1) must be at least 0"),
     PTR(append, PLAIN, s.k.data, NULL, ARG, "k.data is NULL"),
     PTR(write, PLAIN, s.v.data, NULL, ARG, "v.data is NULL"),
+    INT(append, PLAIN, s.layout, 2, ARG, "layout (2) must be at most 1"),
     INT(append, PLAIN, s.k.dtype, ATTN_BF16, ARG, "k.dtype (2) must be f32 (0) or as stored (1)"),
     INT(append, PLAIN, s.v.dtype, ATTN_F16, ARG, "v.dtype (1) must be f32 (0) or as stored (0)"),
     INT(write, PLAIN, s.v.dtype, 7, ARG, "v.dtype (7) must be f32 (0) or as stored (0)"),

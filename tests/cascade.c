@@ -393,6 +393,7 @@ static void add_bias(attn_params *p)
 {
     p->bias.data = normals(BATCH * KEYS);
     p->bias.stride_batch = KEYS;
+    p->bias.stride_head = p->bias.stride_q = ATTN_STRIDE_BROADCAST;
     p->bias.stride_kv = 1;
 }
 
@@ -411,6 +412,7 @@ static void add_bool_mask(attn_params *p)
 {
     p->bool_mask.data = ones(BATCH * KEYS);
     p->bool_mask.stride_batch = KEYS;
+    p->bool_mask.stride_head = p->bool_mask.stride_q = ATTN_STRIDE_BROADCAST;
     p->bool_mask.stride_kv = 1;
 }
 
@@ -418,6 +420,7 @@ static void add_bit_mask(attn_params *p)
 {
     p->bit_mask.data = ones(BATCH * KEYS);
     p->bit_mask.stride_batch = KEYS;
+    p->bit_mask.stride_head = p->bit_mask.stride_q = ATTN_STRIDE_BROADCAST;
     p->bit_mask.stride_kv = 1;
 }
 
@@ -426,6 +429,7 @@ static void add_blocks(attn_params *p)
     p->block_mask.block_q = 2, p->block_mask.block_k = 30;
     p->block_mask.bitmap = ones(10);
     p->block_mask.stride_batch = 10;
+    p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
 }
 
 static void add_mask(attn_params *p)

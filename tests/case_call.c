@@ -270,7 +270,7 @@ const float *case_floats(test_case *c, const case_tensor *t)
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 
-/* Strides of a mask aligned at the right to [batch, heads, q, keys]; 0 where it is broadcast. A
+/* Strides of a mask aligned at the right to [batch, heads, q, keys]. A
  * last dimension shorter than the keys ends the visible keys (from opset 24 of ONNX on also one of
  * 1). */
 static int mask_strides(test_case *c, case_call *a, const case_tensor *m, ptrdiff_t *stride)
@@ -282,7 +282,7 @@ static int mask_strides(test_case *c, case_call *a, const case_tensor *m, ptrdif
         const int from = axis - (4 - m->rank);
         const int64_t dim = from >= 0 ? m->dim[from] : 1;
         const int broadcast = from < 0 || (dim == 1 && (axis < 3 || !one_key));
-        stride[axis] = broadcast || dim == 1 ? 0 : step;
+        stride[axis] = broadcast || dim == 1 ? ATTN_STRIDE_BROADCAST : step;
         if (axis == 3 && !broadcast && dim < size[3])
             a->mask_keys = dim;
         else if (!broadcast && dim != size[axis])

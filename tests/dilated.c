@@ -149,11 +149,14 @@ static attn_params params_of(const attn_params *p)
 
 int dilated_run(const attn_params *p, const attn_dilated *d)
 {
-    const attn_params with = params_of(p);
+    attn_params with = params_of(p);
     char text[300];
     size_t need = 0;
-    attn_status status = attn_dilated_workspace_size(&with, d, &need);
-    void *workspace = test_alloc(need);
+    attn_status status;
+    void *workspace;
+    test_reword(&with, NULL);
+    status = attn_dilated_workspace_size(&with, d, &need);
+    workspace = test_alloc(need);
     if (status == ATTN_OK)
         status = attn_dilated_forward(&with, d, workspace, need);
     return CHECK(status == ATTN_OK, "%s: %s", attn_status_string(status),
@@ -209,17 +212,14 @@ static int sees(const dilated_case *c, const attn_dilated_branch *b, int64_t h, 
 
 static double slope_of(const attn_params *p, int64_t b, int64_t h)
 {
-    return p->alibi_slopes != NULL ? (double)p->alibi_slopes[b * p->alibi_stride + h] : 0;
+    return p->alibi_slopes != NULL ? (double)p->alibi_slopes[b * step_of(p->alibi_stride) + h] : 0;
 }
 
 static double bias_of(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const attn_bias *bias = &p->bias;
-    if (bias->data == NULL)
+    if (p->bias.data == NULL)
         return 0;
-    return oracle_load(bias->dtype, bias->data,
-                       (ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
-                           (ptrdiff_t)i * bias->stride_q + (ptrdiff_t)j * bias->stride_kv);
+    return oracle_load(p->bias.dtype, p->bias.data, oracle_bias_index(p, b, h, i, j));
 }
 
 /* The log of what all branches together say of a pair. */

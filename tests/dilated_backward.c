@@ -42,14 +42,16 @@ static int make(backward_case *b)
     return 1;
 }
 
-static int run(const attn_params *asked, const attn_dilated *d, const attn_gradients *g)
+static int run(const attn_params *asked, const attn_dilated *d, const attn_gradients *given)
 {
+    attn_gradients reworded = *given, *g = &reworded;
     attn_params p = gradients_params(asked);
     char text[300];
     size_t need = 0;
     attn_status status;
     void *workspace;
     p.backend = NULL;
+    test_reword(&p, g);
     status = attn_dilated_backward_workspace_size(&p, d, g, &need);
     workspace = test_alloc(need);
     if (status == ATTN_OK)

@@ -134,6 +134,8 @@ static void add_masks(attn_params *p, int with)
     p->tree_parents = with & TREE ? list.tree : NULL;
     if (with & (BITMAP | CSR))
         p->block_mask.block_q = p->block_mask.block_k = 1;
+    p->block_mask.stride_batch = p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
+    p->block_mask.csr_stride_batch = p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
     p->block_mask.bitmap = with & BITMAP ? list.bitmap : NULL;
     if (with & CSR) {
         p->block_mask.row_offsets = list.row_offsets;
@@ -226,6 +228,8 @@ static const row rows[] = {
     { FIELD(scale), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
     { FIELD(scale), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL },
     { FIELD(scale), TO_FLOAT, 0, -INF_, PLAIN, ARG, NULL },
+    { FIELD(layout), TO_INT, 0, 2, PLAIN, ARG, "layout (2) must be at most 1" },
+    { FIELD(layout), TO_INT, 0, -1, PLAIN, ARG, "layout (-1) must be at least 0" },
     { FIELD(q.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
     { FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, NULL },
     { FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL },
@@ -909,6 +913,7 @@ static void check_option_text(void)
         { "redo=2", "redo" },
         { "naive_whole=yes", "naive_whole" },
         { "auto_naive_keys=-5", "auto_naive_keys" },
+        { "layout=bshd", "layout" }, /* the caller's arrays decide, not a user */
         { "impl", "impl" },
         { "=naive", "=" },
         { "impl=naive kernels=mmx9", "mmx9" },

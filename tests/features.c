@@ -208,11 +208,12 @@ typedef struct dense {
 static dense random_dense(const attn_params *p, int64_t gap)
 {
     dense s;
-    s.column = rng_chance(5) ? 0 : 1;
-    s.row = rng_chance(25) ? 0 : (ptrdiff_t)(p->seq_len_kv + gap);
-    s.head = rng_chance(30) ? 0 : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q);
-    s.batch =
-        rng_chance(30) ? 0 : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q);
+    s.column = rng_chance(5) ? ATTN_STRIDE_BROADCAST : 1;
+    s.row = rng_chance(25) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(p->seq_len_kv + gap);
+    s.head =
+        rng_chance(30) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q);
+    s.batch = rng_chance(30) ? ATTN_STRIDE_BROADCAST
+                             : (ptrdiff_t)((p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q);
     s.count = (p->seq_len_kv + gap) * p->seq_len_q * p->num_heads_q * p->batch;
     return s;
 }
@@ -319,9 +320,10 @@ static void set_bitmap(test_problem *t)
     for (int64_t n = 0; n < 8 * bytes; n++)
         data[n / 8] = (uint8_t)(data[n / 8] | rng_chance(c.percent) << (n % 8));
     m->bitmap = data;
-    m->stride_row = row == c.columns ? 0 : (ptrdiff_t)row;
-    m->stride_head = rng_chance(50) ? 0 : (ptrdiff_t)(row * c.rows);
-    m->stride_batch = rng_chance(50) ? 0 : (ptrdiff_t)(row * c.rows * t->p.num_heads_q);
+    m->stride_row = (ptrdiff_t)row;
+    m->stride_head = rng_chance(50) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(row * c.rows);
+    m->stride_batch =
+        rng_chance(50) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(row * c.rows * t->p.num_heads_q);
 }
 
 static int32_t random_columns(int32_t *columns, int32_t used, const cells *from)
@@ -349,8 +351,9 @@ static void set_csr(test_problem *t)
     }
     m->row_offsets = offsets;
     m->columns = columns;
-    m->csr_stride_head = rng_chance(50) ? 0 : (ptrdiff_t)(c.rows + 1);
-    m->csr_stride_batch = rng_chance(50) ? 0 : (ptrdiff_t)((c.rows + 1) * t->p.num_heads_q);
+    m->csr_stride_head = rng_chance(50) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(c.rows + 1);
+    m->csr_stride_batch =
+        rng_chance(50) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)((c.rows + 1) * t->p.num_heads_q);
 }
 
 /* ---- callbacks --------------------------------------------------------------------------------
@@ -457,11 +460,12 @@ static void set_alibi(test_problem *t)
     for (int64_t h = 0; h < t->p.num_heads_q; h++)
         slopes[h] = rng_unit() * (rng_chance(20) ? -0.1f : 0.5f);
     t->p.alibi_slopes = slopes;
+    t->p.alibi_stride = ATTN_STRIDE_BROADCAST;
 }
 
 static void set_alibi_batch(test_problem *t)
 {
-    const int64_t stride = t->p.num_heads_q + 2, count = stride * t->p.batch;
+    const int64_t stride = t->p.num_heads_q + rng_aside(0, 2), count = stride * t->p.batch;
     float *slopes = test_alloc((size_t)count * sizeof *slopes);
     random_alignment(t);
     for (int64_t n = 0; n < count; n++)

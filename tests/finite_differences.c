@@ -74,7 +74,6 @@ static float *input_of(const gradients_case *s, int which, const int64_t at[4])
 {
     const attn_params *p = &s->t.p;
     const int64_t dim_v = p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
-    const attn_bias *bias = &p->bias;
     switch (which) {
     case ORACLE_DQ:
         return at[2] >= oracle_rows(p, at[0])
@@ -92,12 +91,11 @@ static float *input_of(const gradients_case *s, int which, const int64_t at[4])
                    : writable(p->v.data) + at[3] +
                          oracle_key_offset(p, &p->v, dim_v, at[0], at[1], at[2]);
     case ORACLE_DBIAS:
-        return writable(bias->data) + at[0] * bias->stride_batch + at[1] * bias->stride_head +
-               at[2] * bias->stride_q + at[3] * bias->stride_kv;
+        return writable(p->bias.data) + oracle_bias_index(p, at[0], at[1], at[2], at[3]);
     case ORACLE_DSINKS:
         return writable(p->sinks) + at[1];
     default:
-        return writable(p->alibi_slopes) + at[0] * p->alibi_stride + at[1];
+        return writable(p->alibi_slopes) + at[0] * step_of(p->alibi_stride) + at[1];
     }
 }
 
@@ -186,7 +184,7 @@ static void make_tiny(gradients_case *s, const int *list, int count)
     shape.dim_v = rng_int(1, 4);
     gradients_make(s, shape, list, count);
     if (rng_chance(25))
-        s->t.p.bias.stride_kv = 0;
+        s->t.p.bias.stride_kv = ATTN_STRIDE_BROADCAST;
     to_grid(writable(s->t.p.q.data), (int64_t)(s->t.q.bytes / 4));
     to_grid(writable(s->t.p.k.data), (int64_t)(s->t.k.bytes / 4));
     to_grid(writable(s->t.p.v.data), (int64_t)(s->t.v.bytes / 4));
@@ -194,7 +192,7 @@ static void make_tiny(gradients_case *s, const int *list, int count)
         to_grid(writable(s->t.p.sinks), s->t.p.num_heads_q);
     if (s->t.p.alibi_slopes != NULL)
         to_grid(writable(s->t.p.alibi_slopes),
-                (s->t.p.batch - 1) * s->t.p.alibi_stride + s->t.p.num_heads_q);
+                (s->t.p.batch - 1) * step_of(s->t.p.alibi_stride) + s->t.p.num_heads_q);
     bias_to_grid(s);
 }
 

@@ -204,6 +204,11 @@ static void set_range_masks(attn_params *p)
     p->chunk_size = rng_chance(10) ? rng_int(1, LARGEST) : 0;
 }
 
+static ptrdiff_t packed_or_shared(void)
+{
+    return rng_chance(50) ? 0 : ATTN_STRIDE_BROADCAST;
+}
+
 static void set_table_masks(attn_params *p)
 {
     if (rng_chance(10)) {
@@ -216,11 +221,13 @@ static void set_table_masks(attn_params *p)
     }
     if (rng_chance(10)) {
         p->bool_mask.data = bytes_mask + ARENA / 2;
+        p->bool_mask.stride_batch = p->bool_mask.stride_head = packed_or_shared();
         p->bool_mask.stride_q = (ptrdiff_t)rng_int(-20, 20);
         p->bool_mask.stride_kv = (ptrdiff_t)rng_int(-2, 2);
     }
     if (rng_chance(10)) {
         p->bit_mask.data = bytes_mask;
+        p->bit_mask.stride_batch = p->bit_mask.stride_head = packed_or_shared();
         p->bit_mask.stride_q = (ptrdiff_t)rng_int(0, 20);
         p->bit_mask.stride_kv = 1;
     }
@@ -231,6 +238,7 @@ static void set_table_masks(attn_params *p)
         if (p->block_mask.bitmap == NULL) {
             for (int i = 0; i < 64; i++)
                 list32[OFFSETS][i] = i;
+            p->block_mask.csr_stride_batch = p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
             p->block_mask.row_offsets = list32[OFFSETS];
             p->block_mask.columns = ints(COLUMNS, 0, 0);
         }
@@ -247,10 +255,12 @@ static void set_modifiers(attn_params *p)
     if (rng_chance(20)) {
         p->bias.data = bias + ARENA / 2;
         p->bias.dtype = (int)rng_int(0, 2);
+        p->bias.stride_batch = p->bias.stride_head = packed_or_shared();
         p->bias.stride_q = (ptrdiff_t)rng_int(-20, 20);
         p->bias.stride_kv = (ptrdiff_t)rng_int(-2, 2);
     }
     p->alibi_slopes = rng_chance(10) ? slopes : NULL;
+    p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->score = rng_chance(10) ? change_score : NULL;
     p->sinks = rng_chance(10) ? sinks : NULL;
     p->softmax1 = p->sinks == NULL && rng_chance(10);
@@ -363,7 +373,7 @@ static const size_t int_fields[] = {
     AT(causal),       AT(window),         AT(softmax1),         AT(partial),
     AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
-    AT(part.keys),    AT(part.continued),
+    AT(part.keys),    AT(part.continued), AT(layout),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
@@ -506,7 +516,7 @@ static int64_t rows_of(const attn_params *p)
     return p->part.rows ? p->part.row_count : p->seq_len_q;
 }
 
-/* Where packed, the order is [b, h, s, d], or [token, h, d] with cu_seqlens. */
+/* Where packed, the order is that of the layout, or [token, h, d] with cu_seqlens. */
 static void name_output(const attn_params *p, const attn_output *t, int64_t dim, int of_rows)
 {
     const int varlen = p->cu_seqlens_q != NULL;
@@ -514,7 +524,7 @@ static void name_output(const attn_params *p, const attn_output *t, int64_t dim,
     const ptrdiff_t d = (ptrdiff_t)dim, rows = (ptrdiff_t)rows_of(p);
     const ptrdiff_t heads = (ptrdiff_t)p->num_heads_q;
     ptrdiff_t step[3] = { heads * rows * d, rows * d, d };
-    if (varlen && !of_rows)
+    if ((varlen || p->layout == ATTN_LAYOUT_BSHD) && !of_rows)
         step[1] = d, step[2] = heads * d;
     step[0] = varlen ? 0 : t->stride_batch != 0 ? t->stride_batch : step[0];
     step[1] = t->stride_head != 0 ? t->stride_head : step[1];

@@ -166,7 +166,7 @@ static void spoil_summed(gradients_case *s)
     ptrdiff_t *const strides[] = { &to->stride_batch, &to->stride_head, &to->stride_q,
                                    &to->stride_kv };
     for (int axis = 0; axis < 4; axis++)
-        if (from[axis] == 0 && rng_chance(50))
+        if (from[axis] == ATTN_STRIDE_BROADCAST && rng_chance(50))
             *strides[axis] = 77777;
 }
 
@@ -366,10 +366,13 @@ static attn_status run_in(const attn_params *p, const attn_gradients *g, size_t 
 
 attn_status backward_run(const attn_params *p, const attn_gradients *g)
 {
-    const attn_params q = gradients_params(p);
+    attn_params q = gradients_params(p);
+    attn_gradients reworded = *g;
     size_t need = 0;
-    const attn_status status = attn_backward_workspace_size(&q, g, &need);
-    return status == ATTN_OK ? run_in(&q, g, need) : status;
+    attn_status status;
+    test_reword(&q, &reworded);
+    status = attn_backward_workspace_size(&q, &reworded, &need);
+    return status == ATTN_OK ? run_in(&q, &reworded, need) : status;
 }
 
 attn_status backward_run_least(const attn_params *p, const attn_gradients *g)

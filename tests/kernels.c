@@ -1008,6 +1008,8 @@ static void watch_cells(void)
                 bitmap[(r * columns + column) / 8] |= (uint8_t)(1 << (r * columns + column) % 8);
             }
         p.block_mask.block_q = p.block_mask.block_k = block;
+        p.block_mask.stride_batch = p.block_mask.stride_head = ATTN_STRIDE_BROADCAST;
+        p.block_mask.csr_stride_batch = p.block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
         p.block_mask.bitmap = form ? NULL : bitmap;
         p.block_mask.row_offsets = form ? offsets : NULL;
         p.block_mask.columns = form ? list : NULL;

@@ -226,8 +226,9 @@ static void law_csr(int round)
     bits = test_alloc((size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
     memset(bits, 0, (size_t)(a.p.batch * a.p.num_heads_q * rows * columns + 7) / 8);
     for (int64_t n = 0; n < a.p.batch * a.p.num_heads_q * rows; n++) {
-        const int32_t *list = m->row_offsets + n / rows / a.p.num_heads_q * m->csr_stride_batch +
-                              n / rows % a.p.num_heads_q * m->csr_stride_head + n % rows;
+        const int32_t *list = m->row_offsets +
+                              n / rows / a.p.num_heads_q * step_of(m->csr_stride_batch) +
+                              n / rows % a.p.num_heads_q * step_of(m->csr_stride_head) + n % rows;
         for (int32_t e = list[0]; e < list[1]; e++)
             bits[(n * columns + m->columns[e]) / 8] =
                 (uint8_t)(bits[(n * columns + m->columns[e]) / 8] |
@@ -235,6 +236,7 @@ static void law_csr(int round)
     }
     m->row_offsets = m->columns = NULL;
     m->bitmap = bits;
+    m->stride_row = (ptrdiff_t)columns;
     m->stride_head = (ptrdiff_t)(rows * columns);
     m->stride_batch = (ptrdiff_t)(rows * columns * a.p.num_heads_q);
     same(&a, &b, "CSR and bitmap");
@@ -277,8 +279,8 @@ static void law_classifier(int round)
         a.p.bool_mask.data = test_alloc(1);
         memset((uint8_t *)(uintptr_t)a.p.bool_mask.data, 0, 1);
         a.p.bool_mask.invert = 0;
-        a.p.bool_mask.stride_batch = a.p.bool_mask.stride_head = 0;
-        a.p.bool_mask.stride_q = a.p.bool_mask.stride_kv = 0;
+        a.p.bool_mask.stride_batch = a.p.bool_mask.stride_head = ATTN_STRIDE_BROADCAST;
+        a.p.bool_mask.stride_q = a.p.bool_mask.stride_kv = ATTN_STRIDE_BROADCAST;
         a.p.mask = NULL;
     }
     same(&a, &b, "classifier");
@@ -353,57 +355,90 @@ static void law_wide_window(int round)
     same(&a, &b, "a window wider than all");
 }
 
-/* Strides of 0 by their long name. */
-static void set_broadcast(ptrdiff_t stride[4], int short_axes, const attn_params *p)
+/* An array [batch, head, row, key] in which axis a has one element where bit a of `shared` is set. */
+static int64_t count_pairs(const int64_t size[4], int shared)
 {
-    attn_mask dense;
-    set_dense_strides(&dense, p);
-    stride[0] = dense.stride_batch, stride[1] = dense.stride_head;
-    stride[2] = dense.stride_q, stride[3] = dense.stride_kv;
+    int64_t count = 1;
     for (int axis = 0; axis < 4; axis++)
-        if (short_axes >> axis & 1)
-            stride[axis] = 0;
+        count *= shared >> axis & 1 ? 1 : size[axis];
+    return count;
 }
 
+/* The array without shared axes. */
+static unsigned char *write_out(const int64_t size[4], int shared, const void *from, size_t bytes)
+{
+    const int64_t count = count_pairs(size, 0);
+    unsigned char *to = test_alloc((size_t)count * bytes);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t rest = n, at = 0, step = 1;
+        for (int axis = 3; axis >= 0; rest /= size[axis], axis--)
+            if (!(shared >> axis & 1)) {
+                at += rest % size[axis] * step;
+                step *= size[axis];
+            }
+        memcpy(to + (size_t)n * bytes, (const char *)from + (size_t)at * bytes, bytes);
+    }
+    return to;
+}
+
+static uint8_t *pack_bits(const uint8_t *bytes, int64_t count)
+{
+    uint8_t *bits = test_alloc((size_t)(count + 7) / 8);
+    memset(bits, 0, (size_t)(count + 7) / 8);
+    for (int64_t n = 0; n < count; n++)
+        bits[n / 8] = (uint8_t)(bits[n / 8] | (bytes[n] != 0) << n % 8);
+    return bits;
+}
+
+static void share(ptrdiff_t *stride, int shared, int axis)
+{
+    *stride = shared >> axis & 1 ? ATTN_STRIDE_BROADCAST : 0;
+}
+
+#define SHARE_PAIRS(x, shared)                                                                     \
+    (share(&(x).stride_batch, shared, 0), share(&(x).stride_head, shared, 1),                      \
+     share(&(x).stride_q, shared, 2), share(&(x).stride_kv, shared, 3))
+
+/* A shared axis is the array that repeats its elements, and strides that are forgotten are those of
+ * an array without gaps. */
 static void law_broadcast(int round)
 {
     static const char *const banned[] = { "bias", "bool", "bits", "alibi", NULL };
-    const int axes = (int)rng_int(1, 15);
+    const int axes = (int)rng_int(0, 15);
     test_problem t[2];
-    float *bias, slopes[4];
+    int64_t size[4], count;
+    float *bias, *slopes[2];
     uint8_t *shown;
-    int64_t pairs;
     make_background(&t[0], NULL, 1, banned);
     twin(&t[0], &t[1]);
-    pairs = t[0].p.batch * t[0].p.num_heads_q * t[0].p.seq_len_q * t[0].p.seq_len_kv;
-    bias = test_alloc((size_t)pairs * sizeof *bias);
-    shown = test_alloc((size_t)pairs);
-    for (int64_t n = 0; n < pairs; n++) {
+    size[0] = t[0].p.batch, size[1] = t[0].p.num_heads_q;
+    size[2] = oracle_longest(&t[0].p, t[0].p.cu_seqlens_q, t[0].p.seq_len_q);
+    size[3] = oracle_longest(&t[0].p, t[0].p.cu_seqlens_kv, t[0].p.seq_len_kv);
+    count = count_pairs(size, axes);
+    bias = test_alloc((size_t)count * sizeof *bias);
+    shown = test_alloc((size_t)count);
+    for (int64_t n = 0; n < count; n++) {
         bias[n] = rng_normal();
-        shown[n] = (uint8_t)rng_int(0, 255);
+        shown[n] = (uint8_t)rng_int(0, 1);
     }
-    for (int h = 0; h < 4; h++)
-        slopes[h] = rng_unit();
+    for (int n = 0; n < 2; n++)
+        slopes[n] = test_alloc((size_t)(size[0] * size[1]) * sizeof *slopes[n]);
+    for (int64_t n = 0; n < size[0] * size[1]; n++)
+        slopes[0][n] = slopes[1][n] = n < size[1] ? rng_unit() : slopes[0][n - size[1]];
     for (int n = 0; n < 2; n++) {
         attn_params *p = &t[n].p;
-        attn_mask *m = round % 2 == 0 ? &p->bool_mask : &p->bit_mask;
-        ptrdiff_t stride[4];
-        set_broadcast(stride, axes, p);
-        for (int axis = 0; axis < 4 && n == 1; axis++)
-            if (stride[axis] == 0)
-                stride[axis] = ATTN_STRIDE_BROADCAST;
-        m->data = shown;
-        m->stride_batch = stride[0], m->stride_head = stride[1];
-        m->stride_q = stride[2], m->stride_kv = stride[3];
-        if (round % 4 >= 2) {
-            p->bias.data = bias;
-            p->bias.dtype = ATTN_F32;
-            p->bias.stride_batch = stride[0], p->bias.stride_head = stride[1];
-            p->bias.stride_q = stride[2], p->bias.stride_kv = stride[3];
-        } else if (p->num_heads_q <= 4) {
-            p->alibi_slopes = slopes;
-            p->alibi_stride = n == 0 ? 0 : ATTN_STRIDE_BROADCAST;
+        const int shared = n == 0 ? 0 : axes;
+        p->bias.data = n == 0 ? write_out(size, axes, bias, sizeof *bias) : (void *)bias;
+        SHARE_PAIRS(p->bias, shared);
+        p->bool_mask.data = n == 0 ? write_out(size, axes, shown, 1) : shown;
+        SHARE_PAIRS(p->bool_mask, shared);
+        if (round % 2 == 0) { /* as bits */
+            p->bit_mask = p->bool_mask;
+            p->bit_mask.data = pack_bits(p->bool_mask.data, count_pairs(size, shared));
+            memset(&p->bool_mask, 0, sizeof p->bool_mask);
         }
+        p->alibi_slopes = slopes[n];
+        p->alibi_stride = n == 0 ? 0 : ATTN_STRIDE_BROADCAST;
     }
     same(&t[0], &t[1], "ATTN_STRIDE_BROADCAST");
 }
@@ -422,10 +457,10 @@ static void law_neutral(int round)
         minus_infinity[h] = -HUGE_VALF;
     switch (round % 5) {
     case 0:
-        b.p.alibi_slopes = zeros;
+        b.p.alibi_slopes = zeros, b.p.alibi_stride = ATTN_STRIDE_BROADCAST;
         break;
     case 1:
-        b.p.bias.data = zeros; /* broadcast along all axes */
+        b.p.bias = one_element(zeros);
         break;
     case 2:
         b.p.sinks = minus_infinity;
@@ -984,7 +1019,7 @@ static const struct {
     { "CSR and bitmap", law_csr, 15 },
     { "bits with negative strides", law_negative_bits, 24 },
     { "a window wider than all", law_wide_window, 30 },
-    { "strides of ATTN_STRIDE_BROADCAST", law_broadcast, 40 },
+    { "axes that are shared", law_broadcast, 40 },
     { "full and empty tiles ask no mask", law_classifier, 20 },
     { "neutral terms", law_neutral, 40 },
     { "exact sums in another order", law_exact_sums, 40 },

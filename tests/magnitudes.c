@@ -155,7 +155,7 @@ void add_extras(test_problem *t, int with_bias, int with_sinks)
         for (int64_t n = 0; n < t->q.seq * t->k.seq; n++)
             bias[n] = n % t->k.seq > 0 && rng_chance(5) ? -INFINITY : (float)rng_int(-9, 9);
         t->p.bias.data = bias;
-        t->p.bias.stride_q = (ptrdiff_t)t->k.seq, t->p.bias.stride_kv = 1;
+        t->p.bias.stride_batch = t->p.bias.stride_head = ATTN_STRIDE_BROADCAST;
     }
     if (with_sinks) {
         float *sinks = test_alloc((size_t)t->q.heads * sizeof *sinks);
@@ -361,7 +361,7 @@ static void check_one_hot(void)
             for (int64_t k = 0; k < s.seq_q * s.seq_kv; k++)
                 shown[k] = k % s.seq_kv == hot;
             t.p.bool_mask.data = shown;
-            t.p.bool_mask.stride_q = (ptrdiff_t)s.seq_kv, t.p.bool_mask.stride_kv = 1;
+            t.p.bool_mask.stride_batch = t.p.bool_mask.stride_head = ATTN_STRIDE_BROADCAST;
         }
         for (int64_t d = 0; d < s.dim_v; d++)
             value[d] = tensor_get(&t.v, 0, 0, hot, d);

@@ -18,9 +18,9 @@ begin=$(date +%s)
 build() { # build WRAPPER NAME
     # shellcheck disable=SC2086 # words
     "$1" $FLAGS attn_mpi.c tests/mpi.c tests/ring_cases.c tests/oracle.c \
-        tests/oracle_backward.c "$library" -o "$work/test_$2" -lm -lpthread -ldl &&
+        tests/oracle_backward.c tests/strides.c "$library" -o "$work/test_$2" -lm -lpthread -ldl &&
         "$1" $FLAGS -DATTN_MPI_BLOCK=64 attn_mpi.c tests/mpi.c tests/ring_cases.c tests/oracle.c \
-            tests/oracle_backward.c "$library" -o "$work/test_blocks_$2" -lm -lpthread -ldl &&
+            tests/oracle_backward.c tests/strides.c "$library" -o "$work/test_blocks_$2" -lm -lpthread -ldl &&
         "$1" $FLAGS attn_mpi.c examples/mpi_ring.c examples/ring_rank.c "$library" \
             -o "$work/mpi_ring_$2" -lm -lpthread -ldl
 }

@@ -68,6 +68,7 @@ static void make_modified(test_problem *t)
     static const float slopes[] = { 0.5f, 0.25f };
     t->p.softcap = 5;
     t->p.alibi_slopes = slopes;
+    t->p.alibi_stride = ATTN_STRIDE_BROADCAST;
     t->p.dropout_p = 0.25f;
 }
 

@@ -350,8 +350,8 @@ static int check_padding(test_case *c, const case_call *a, const case_tensor *m)
 
 static float bias_at(const attn_bias *bias, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const int64_t at =
-        b * bias->stride_batch + h * bias->stride_head + i * bias->stride_q + j * bias->stride_kv;
+    const int64_t at = b * step_of(bias->stride_batch) + h * step_of(bias->stride_head) +
+                       i * step_of(bias->stride_q) + j * step_of(bias->stride_kv);
     return bias->data == NULL ? 0
                               : dtype_load(bias->dtype, (const unsigned char *)bias->data +
                                                             (size_t)at * dtype_size(bias->dtype));

@@ -139,42 +139,56 @@ static ptrdiff_t step(ptrdiff_t given, int64_t packed)
     return given != 0 ? given : (ptrdiff_t)packed;
 }
 
+/* Where an element lies. Packed axes follow one another, the last one fastest; by_token swaps the
+ * second and the third. A shared axis takes no room. */
+static ptrdiff_t index_in(const ptrdiff_t stride[4], const int64_t size[4], const int64_t at[4],
+                          int by_token)
+{
+    const int order[4] = { 3, by_token ? 1 : 2, by_token ? 2 : 1, 0 };
+    int64_t packed = 1;
+    ptrdiff_t sum = 0;
+    for (int n = 0; n < 4; n++) {
+        const int axis = order[n];
+        sum += (ptrdiff_t)at[axis] * step(stride[axis], packed);
+        if (stride[axis] != ATTN_STRIDE_BROADCAST)
+            packed *= size[axis] > 0 ? size[axis] : 1;
+    }
+    return sum;
+}
+
 ptrdiff_t oracle_row_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
                             int64_t h, int64_t i)
 {
-    const int64_t heads = p->num_heads_q, rows = p->seq_len_q;
-    if (p->cu_seqlens_q != NULL)
-        return (ptrdiff_t)(token_q(p, b) + i) * step(t->stride_seq, heads * dim) +
-               (ptrdiff_t)h * step(t->stride_head, dim);
-    return (ptrdiff_t)b * step(t->stride_batch, heads * rows * dim) +
-           (ptrdiff_t)h * step(t->stride_head, rows * dim) +
-           (ptrdiff_t)i * step(t->stride_seq, dim);
+    const int varlen = p->cu_seqlens_q != NULL;
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 0 };
+    const int64_t size[4] = { p->batch, p->num_heads_q, p->seq_len_q, dim };
+    const int64_t at[4] = { varlen ? 0 : b, h, varlen ? token_q(p, b) + i : i, 0 };
+    return index_in(stride, size, at, varlen || p->layout == ATTN_LAYOUT_BSHD);
 }
 
 ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
                             int64_t kv_head, int64_t j)
 {
     const attn_rows *place = &p->kv_rows;
-    const int64_t heads = oracle_heads_kv(p);
-    int64_t rows = p->seq_len_kv, row = oracle_first_key(p, b) + j, entry = b;
+    const int varlen = p->cu_seqlens_kv != NULL;
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 0 };
+    int64_t size[4] = { p->batch, oracle_heads_kv(p), p->seq_len_kv, dim };
+    int64_t at[4] = { varlen ? 0 : b, kv_head, oracle_first_key(p, b) + j, 0 };
+    if (varlen)
+        at[2] += token_kv(p, b);
     if (place->begin != NULL)
-        row += place->begin[b];
+        at[2] += place->begin[b];
     if (place->ring > 0) {
-        rows = place->ring;
-        row %= rows;
+        size[2] = place->ring;
+        at[2] %= place->ring;
     }
     if (place->page_size > 0) {
-        entry = place->table[b * step(place->table_stride, (rows - 1) / place->page_size + 1) +
-                             row / place->page_size];
-        rows = place->page_size;
-        row %= rows;
+        const int64_t entries = (size[2] - 1) / place->page_size + 1;
+        at[0] = place->table[b * step(place->table_stride, entries) + at[2] / place->page_size];
+        size[2] = place->page_size;
+        at[2] %= place->page_size;
     }
-    if (p->cu_seqlens_kv != NULL)
-        return (ptrdiff_t)(token_kv(p, b) + row) * step(t->stride_seq, heads * dim) +
-               (ptrdiff_t)kv_head * step(t->stride_head, dim);
-    return (ptrdiff_t)entry * step(t->stride_batch, heads * rows * dim) +
-           (ptrdiff_t)kv_head * step(t->stride_head, rows * dim) +
-           (ptrdiff_t)row * step(t->stride_seq, dim);
+    return index_in(stride, size, at, varlen || p->layout == ATTN_LAYOUT_BSHD);
 }
 
 /* ---- masks: one small question each ---------------------------------------------------------- */
@@ -244,17 +258,43 @@ static int tree_shows(const attn_params *p, const pair_at *a)
     return walk == node;
 }
 
-static ptrdiff_t mask_index(const attn_mask *mask, const pair_at *a)
+int64_t oracle_longest(const attn_params *p, const int32_t *cuts, int64_t length)
 {
-    return (ptrdiff_t)a->b * mask->stride_batch + (ptrdiff_t)a->h * mask->stride_head +
-           (ptrdiff_t)a->i * mask->stride_q + (ptrdiff_t)a->column * mask->stride_kv;
+    int64_t most = 0;
+    for (int64_t b = 0; cuts != NULL && b < p->batch; b++)
+        most = cuts[b + 1] - cuts[b] > most ? cuts[b + 1] - cuts[b] : most;
+    return cuts != NULL ? most : length;
+}
+
+static ptrdiff_t pair_index(const attn_params *p, const ptrdiff_t stride[4], int64_t b, int64_t h,
+                            int64_t i, int64_t column)
+{
+    const int64_t size[4] = { p->batch, p->num_heads_q,
+                              oracle_longest(p, p->cu_seqlens_q, p->seq_len_q),
+                              oracle_longest(p, p->cu_seqlens_kv, p->seq_len_kv) };
+    const int64_t at[4] = { b, h, i, column };
+    return index_in(stride, size, at, 0);
+}
+
+static ptrdiff_t mask_index(const attn_params *p, const attn_mask *mask, const pair_at *a)
+{
+    const ptrdiff_t stride[4] = { mask->stride_batch, mask->stride_head, mask->stride_q,
+                                  mask->stride_kv };
+    return pair_index(p, stride, a->b, a->h, a->i, a->column);
+}
+
+ptrdiff_t oracle_bias_index(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t column)
+{
+    const ptrdiff_t stride[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                  p->bias.stride_kv };
+    return pair_index(p, stride, b, h, i, column);
 }
 
 static int bool_shows(const attn_params *p, const pair_at *a)
 {
     if (p->bool_mask.data == NULL)
         return 1;
-    return (p->bool_mask.data[mask_index(&p->bool_mask, a)] != 0) == (p->bool_mask.invert == 0);
+    return (p->bool_mask.data[mask_index(p, &p->bool_mask, a)] != 0) == (p->bool_mask.invert == 0);
 }
 
 static int bit_of(const uint8_t *bits, ptrdiff_t index)
@@ -267,14 +307,23 @@ static int bit_shows(const attn_params *p, const pair_at *a)
 {
     if (p->bit_mask.data == NULL)
         return 1;
-    return bit_of(p->bit_mask.data, mask_index(&p->bit_mask, a)) == (p->bit_mask.invert == 0);
+    return bit_of(p->bit_mask.data, mask_index(p, &p->bit_mask, a)) == (p->bit_mask.invert == 0);
 }
 
-static int csr_shows(const attn_block_mask *m, const pair_at *a, int64_t row, int64_t column)
+static int64_t cells_of(int64_t length, int64_t cell)
 {
-    const int32_t *offsets = m->row_offsets + (ptrdiff_t)a->b * m->csr_stride_batch +
-                             (ptrdiff_t)a->h * m->csr_stride_head;
-    for (int32_t e = offsets[row]; e < offsets[row + 1]; e++)
+    return (length + cell - 1) / cell;
+}
+
+static int csr_shows(const attn_params *p, const pair_at *a, int64_t row, int64_t column)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t rows = cells_of(oracle_longest(p, p->cu_seqlens_q, p->seq_len_q), m->block_q);
+    const ptrdiff_t stride[4] = { m->csr_stride_batch, m->csr_stride_head, 0, 0 };
+    const int64_t size[4] = { p->batch, p->num_heads_q, 1, rows + 1 };
+    const int64_t at[4] = { a->b, a->h, 0, row };
+    const int32_t *offset = m->row_offsets + index_in(stride, size, at, 0);
+    for (int32_t e = offset[0]; e < offset[1]; e++)
         if (m->columns[e] == column)
             return 1;
     return 0;
@@ -283,16 +332,17 @@ static int csr_shows(const attn_block_mask *m, const pair_at *a, int64_t row, in
 static int block_shows(const attn_params *p, const pair_at *a)
 {
     const attn_block_mask *m = &p->block_mask;
-    int64_t row, column, packed;
+    const ptrdiff_t stride[4] = { m->stride_batch, m->stride_head, m->stride_row, 0 };
+    int64_t at[4] = { a->b, a->h, 0, 0 }, size[4] = { p->batch, p->num_heads_q, 0, 0 };
     if (m->block_q == 0 || m->block_k == 0)
         return 1;
-    row = a->i / m->block_q;
-    column = a->j / m->block_k;
+    at[2] = a->i / m->block_q;
+    at[3] = a->j / m->block_k;
     if (m->bitmap == NULL)
-        return csr_shows(m, a, row, column);
-    packed = (p->seq_len_kv + m->block_k - 1) / m->block_k;
-    return bit_of(m->bitmap, (ptrdiff_t)a->b * m->stride_batch + (ptrdiff_t)a->h * m->stride_head +
-                                 (ptrdiff_t)row * step(m->stride_row, packed) + (ptrdiff_t)column);
+        return csr_shows(p, a, at[2], at[3]);
+    size[2] = cells_of(oracle_longest(p, p->cu_seqlens_q, p->seq_len_q), m->block_q);
+    size[3] = cells_of(oracle_longest(p, p->cu_seqlens_kv, p->seq_len_kv), m->block_k);
+    return bit_of(m->bitmap, index_in(stride, size, at, 0));
 }
 
 static int callback_shows(const attn_params *p, const pair_at *a)
@@ -349,13 +399,10 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
 
 static double bias_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
-    const attn_bias *bias = &p->bias;
-    if (bias->data == NULL)
+    if (p->bias.data == NULL)
         return 0;
-    return oracle_load(bias->dtype, bias->data,
-                       (ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
-                           (ptrdiff_t)i * bias->stride_q +
-                           (ptrdiff_t)(oracle_first_key(p, b) + j) * bias->stride_kv);
+    return oracle_load(p->bias.dtype, p->bias.data,
+                       oracle_bias_index(p, b, h, i, oracle_first_key(p, b) + j));
 }
 
 static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -363,7 +410,8 @@ static double alibi_at(const attn_params *p, int64_t b, int64_t h, int64_t i, in
     const int64_t distance = i + oracle_offset(p, b) - j;
     if (p->alibi_slopes == NULL)
         return 0;
-    return -(double)p->alibi_slopes[(ptrdiff_t)b * p->alibi_stride + (ptrdiff_t)h] *
+    return -(double)p->alibi_slopes[(ptrdiff_t)b * step(p->alibi_stride, p->num_heads_q) +
+                                    (ptrdiff_t)h] *
            (double)(distance < 0 ? -distance : distance);
 }
 

@@ -55,6 +55,11 @@ int64_t oracle_dim_v(const attn_params *p);
 /* A pair as callbacks are told it. */
 attn_pair oracle_pair(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j);
 
+/* Rows or keys of the longest sequence, which begin at 0 in each with cu_seqlens (cuts). */
+int64_t oracle_longest(const attn_params *p, const int32_t *cuts, int64_t length);
+/* Where the bias of a pair lies, in elements; column counts as the caller's do. */
+ptrdiff_t oracle_bias_index(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t column);
+
 /* The factor on q.k, and the sink of a head, -inf = none. */
 double oracle_scale(const attn_params *p);
 double oracle_sink(const attn_params *p, int64_t h);

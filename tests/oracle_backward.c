@@ -13,19 +13,10 @@ static const double flushed = 0x1p-182; /* variance, in u^2, of what a subnormal
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Of the longest sequence: with cu_seqlens rows and columns start at 0 in each. */
-static int64_t longest(const attn_params *p, const int32_t *cuts, int64_t length)
-{
-    int64_t most = 0;
-    for (int64_t b = 0; cuts != NULL && b < p->batch; b++)
-        most = cuts[b + 1] - cuts[b] > most ? cuts[b + 1] - cuts[b] : most;
-    return cuts != NULL ? most : length;
-}
-
 /* Length of an axis of dbias: 1 where the bias is broadcast. */
 static int64_t bias_axis(ptrdiff_t stride, int64_t length)
 {
-    return stride == 0 || stride == ATTN_STRIDE_BROADCAST ? 1 : length;
+    return stride == ATTN_STRIDE_BROADCAST ? 1 : length;
 }
 
 static int64_t count_of(const oracle_gradient *of)
@@ -48,8 +39,8 @@ static void bias_size(const attn_params *p, oracle_gradient *of)
     const attn_bias *bias = &p->bias;
     set_size(of, bias_axis(bias->stride_batch, p->batch),
              bias_axis(bias->stride_head, p->num_heads_q),
-             bias_axis(bias->stride_q, longest(p, p->cu_seqlens_q, p->seq_len_q)),
-             bias_axis(bias->stride_kv, longest(p, p->cu_seqlens_kv, p->seq_len_kv)));
+             bias_axis(bias->stride_q, oracle_longest(p, p->cu_seqlens_q, p->seq_len_q)),
+             bias_axis(bias->stride_kv, oracle_longest(p, p->cu_seqlens_kv, p->seq_len_kv)));
 }
 
 void oracle_gradient_sizes(const attn_params *p, oracle_gradient out[ORACLE_GRADIENTS])

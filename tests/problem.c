@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT
  */
 #include "oracle.h"
+#include "strides.h"
 #include "test.h"
 
 #include <math.h>
@@ -31,6 +32,13 @@ attn_params test_params(const attn_params *p)
     return q;
 }
 
+void test_reword(attn_params *p, attn_gradients *g)
+{
+    if (rng_aside(0, 3) != 0)
+        strides_forget(p, g, (int)rng_aside(0, 1), p->part.rows ? p->part.row_count : p->seq_len_q,
+                       p->part.keys ? p->part.key_count : p->seq_len_kv);
+}
+
 /* Workspace of `need` bytes after `shift` bytes of filler, so that its address is not aligned. */
 static attn_status run_in(const attn_params *p, size_t need, size_t shift)
 {
@@ -50,10 +58,12 @@ static attn_status run_in(const attn_params *p, size_t need, size_t shift)
 attn_status test_run(const attn_params *p)
 {
     const size_t shift = test_variation() * 13u % 64;
-    const attn_params q = test_params(p);
     const int mark = test_mark();
+    attn_params q = test_params(p);
     size_t need = 0;
-    attn_status status = attn_workspace_size(&q, &need);
+    attn_status status;
+    test_reword(&q, NULL);
+    status = attn_workspace_size(&q, &need);
     if (status != ATTN_OK)
         return status;
     status = run_in(&q, need, shift);
@@ -78,11 +88,13 @@ size_t test_least_workspace(const attn_params *p)
 
 attn_status test_run_small(const attn_params *p, int percent)
 {
-    const attn_params q = test_params(p);
     const int mark = test_mark();
-    const size_t least = test_least_workspace(&q);
-    size_t best = least;
-    attn_status status = attn_workspace_size(&q, &best);
+    attn_params q = test_params(p);
+    size_t least, best;
+    attn_status status;
+    test_reword(&q, NULL);
+    best = least = test_least_workspace(&q);
+    status = attn_workspace_size(&q, &best);
     if (status == ATTN_OK)
         status = run_in(&q, least + (best - least) / 100 * (size_t)percent, 5);
     test_release_to(mark);

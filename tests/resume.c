@@ -106,6 +106,7 @@ static int begin_steps(steps *s, const test_problem *t, int least)
     attn_status status;
     memset(s, 0, sizeof *s);
     s->p = test_params(&t->p);
+    test_reword(&s->p, NULL);
     s->p.k.data = s->p.v.data = NULL;
     s->tile_keys = RNG_PICK(sizes);
     status = attn_resume_memory(&s->p, s->tile_keys, &s->bytes);

@@ -3,6 +3,7 @@
  */
 #include "ring_cases.h"
 #include "oracle.h"
+#include "strides.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -203,6 +204,7 @@ static void choose_masks(ring_case *c)
             cells[i] = (uint8_t)pick(c, 0, 255);
         p->block_mask.block_q = p->block_mask.block_k = cell;
         p->block_mask.bitmap = cells;
+        p->block_mask.stride_batch = p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
         p->block_mask.stride_row = ATTN_STRIDE_BROADCAST;
     }
 }
@@ -217,17 +219,14 @@ static void choose_modifiers(ring_case *c)
         bias.dtype = p->bias.dtype = (int)pick(c, 0, 2);
         fill(c, &bias, p->num_heads_q * pairs);
         p->bias.data = bias.data;
-        p->bias.stride_head = (ptrdiff_t)pairs;
-        p->bias.stride_q = (ptrdiff_t)n;
-        p->bias.stride_kv = 1;
+        p->bias.stride_batch = ATTN_STRIDE_BROADCAST;
     }
     if (n <= 2000 && chance(c, 15)) {
         uint8_t *mask = take(c, pairs);
         for (int64_t i = 0; i < pairs; i++)
             mask[i] = (uint8_t)chance(c, 70);
         p->bool_mask.data = mask;
-        p->bool_mask.stride_q = (ptrdiff_t)n;
-        p->bool_mask.stride_kv = 1;
+        p->bool_mask.stride_batch = p->bool_mask.stride_head = ATTN_STRIDE_BROADCAST;
     }
     if (chance(c, 15))
         p->softcap = 5.0f;
@@ -235,6 +234,7 @@ static void choose_modifiers(ring_case *c)
         float *slopes = take(c, p->num_heads_q * 4);
         attn_alibi_slopes(slopes, p->num_heads_q);
         p->alibi_slopes = slopes;
+        p->alibi_stride = ATTN_STRIDE_BROADCAST;
     }
     if (chance(c, 20)) {
         float *sinks = take(c, p->num_heads_q * 4);
@@ -325,6 +325,7 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
     c->sums = (int)pick(c, SUMS_LSE, SUMS_BOTH);
     make_tensors(c);
     c->spread = (int)pick(c, 0, 2);
+    c->forgets = (int)pick(c, 0, 2);
     c->fetches = chance(c, 20);
     if (!solve(c))
         return 0;
@@ -590,6 +591,8 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
     if (g.dlse.data != NULL)
         g.dlse = as_input(s, &s->dlse);
     g.dq = as_result(s, &s->dq), g.dk = as_result(s, &s->dk), g.dv = as_result(s, &s->dv);
+    if (s->c->forgets != 0)
+        strides_forget(&p, &g, (s->c->forgets + s->t->rank) % 2, s->length, s->length);
     fetching.s = s;
     fetching.fails = mine && fault->kind == RING_FAULT_FETCH;
     if (s->c->fetches || fetching.fails) {

@@ -39,6 +39,7 @@ typedef struct ring_case {
     attn_ring ring; /* without a transport */
     double pairs;   /* that ranks may compute, in all */
     int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    int forgets;    /* nonzero: packed strides are 0, in layouts that take turns by rank */
     int fetches;    /* keys and values come by ring.fetch */
     int sums;       /* that ranks are asked for: SUMS_... */
     uint64_t random;

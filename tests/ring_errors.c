@@ -456,7 +456,8 @@ static void differ(whole_call *c, int field)
         break;
     default:
         c->p.bias.data = in[0];
-        c->p.bias.stride_kv = 1;
+        c->p.bias.stride_batch = c->p.bias.stride_head = ATTN_STRIDE_BROADCAST;
+        c->p.bias.stride_q = ATTN_STRIDE_BROADCAST;
         break;
     }
 }
@@ -474,6 +475,10 @@ static void quarrel_rank(void *arg, const attn_transport *t)
     c.ring.stats = &q->stats[t->rank];
     c.p.causal = 1;
     c.p.bool_mask.data = all_visible;
+    c.p.bool_mask.stride_q = c.p.bool_mask.stride_kv = ATTN_STRIDE_BROADCAST;
+    c.p.bool_mask.stride_batch = c.p.bool_mask.stride_head = ATTN_STRIDE_BROADCAST;
+    c.p.block_mask.stride_batch = c.p.block_mask.stride_head = ATTN_STRIDE_BROADCAST;
+    c.p.block_mask.stride_row = ATTN_STRIDE_BROADCAST;
     c.p.block_mask.bitmap = all_visible;
     c.p.block_mask.block_q = c.p.block_mask.block_k = 4;
     if (t->rank == q->rank)

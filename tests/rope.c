@@ -297,6 +297,15 @@ static int64_t position_at(const problem *t, int64_t b, int64_t i)
     return (r->first ? r->first[b] : 0) + i;
 }
 
+static void make_rows(test_tensor *t, const attn_rope_rows *r, int dtype, int layout)
+{
+    const int by_token = layout == LAYOUT_PACKED && r->layout == ATTN_LAYOUT_BSHD;
+    tensor_make(t, dtype, by_token ? LAYOUT_BSHD : layout, r->batch, r->num_heads, r->seq_len,
+                r->head_dim);
+    if (by_token)
+        t->stride_batch = t->stride_head = t->stride_seq = 0;
+}
+
 static void make_problem(problem *t)
 {
     static const int64_t dims[] = { 2, 4, 6, 30, 32, 34, 64, 80, 128, 130, 256, 258, 300, 520 };
@@ -311,10 +320,9 @@ static void make_problem(problem *t)
     r->head_dim += t->rope.dim ? rng_int(0, 1) : 0; /* an odd one, where not all turn */
     t->rope.interleaved = rng_chance(50);
     t->rope.attention_factor = rng_chance(30) ? 1.25f : 0;
-    tensor_make(&t->x, (int)rng_int(0, 2), (int)rng_int(0, LAYOUT_COUNT - 1), r->batch,
-                r->num_heads, r->seq_len, r->head_dim);
-    tensor_make(&t->y, (int)rng_int(0, 2), (int)rng_int(0, LAYOUT_SHARED_HEADS - 1), r->batch,
-                r->num_heads, r->seq_len, r->head_dim);
+    r->layout = (int)rng_aside(0, 1);
+    make_rows(&t->x, r, (int)rng_int(0, 2), (int)rng_int(0, LAYOUT_COUNT - 1));
+    make_rows(&t->y, r, (int)rng_int(0, 2), (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
     tensor_fill_normal(&t->x, 1.0f);
     tensor_remember(&t->x);
     tensor_remember(&t->y);
@@ -405,8 +413,7 @@ static void check_same(const problem *t, const attn_rope *rope, attn_rope_rows r
                        const char *what)
 {
     test_tensor y;
-    tensor_make(&y, t->y.dtype, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1), rows.batch,
-                rows.num_heads, rows.seq_len, rows.head_dim);
+    make_rows(&y, &rows, t->y.dtype, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
     tensor_remember(&y);
     rows.y = tensor_output(&y);
     if (apply(rope, &rows))
@@ -414,10 +421,10 @@ static void check_same(const problem *t, const attn_rope *rope, attn_rope_rows r
 }
 
 /* The same numbers in another layout. */
-static test_tensor copy_of(const test_tensor *x, int layout)
+static test_tensor copy_of(const test_tensor *x, const attn_rope_rows *r, int layout)
 {
     test_tensor copy;
-    tensor_make(&copy, x->dtype, layout, x->batch, x->heads, x->seq, x->dim);
+    make_rows(&copy, r, x->dtype, layout);
     for (int64_t b = 0; b < x->batch; b++)
         for (int64_t h = 0; h < x->heads; h++)
             for (int64_t i = 0; i < x->seq; i++)
@@ -429,7 +436,7 @@ static test_tensor copy_of(const test_tensor *x, int layout)
 
 static void check_layouts(const problem *t)
 {
-    const test_tensor x = copy_of(&t->x, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
+    const test_tensor x = copy_of(&t->x, &t->rows, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
     attn_rope_rows rows = t->rows;
     rows.x = tensor_input(&x);
     check_same(t, &t->rope, rows, "another layout");
@@ -437,7 +444,7 @@ static void check_layouts(const problem *t)
 
 static void check_in_place(const problem *t)
 {
-    const test_tensor x = copy_of(&t->x, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
+    const test_tensor x = copy_of(&t->x, &t->rows, (int)rng_int(0, LAYOUT_SHARED_HEADS - 1));
     attn_rope_rows rows = t->rows;
     if (t->x.dtype != t->y.dtype)
         return;
@@ -782,6 +789,7 @@ static const wrong wrongs[] = {
     { ROWS(head_dim), WIDE_INT, 1 << 25, 0, ATTN_ERR_ARG, "head_dim (33554432) must be at most" },
     { ROWS(x.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "x.data is NULL" },
     { ROWS(y.data), SET_NULL, 0, 0, ATTN_ERR_ARG, "y.data is NULL" },
+    { ROWS(layout), PLAIN_INT, 2, 0, ATTN_ERR_ARG, "layout (2) must be at most 1" },
     { ROWS(x.dtype), PLAIN_INT, 3, 0, ATTN_ERR_ARG, "x.dtype (3) must be at most 2" },
     { ROWS(y.dtype), PLAIN_INT, -1, 0, ATTN_ERR_ARG, "y.dtype (-1) must be at least 0" },
     { ROWS(x.stride_seq), LONG_STRIDE, 1, 0, ATTN_ERR_OVERFLOW, "x: batch (2) x heads (1) x rows" },

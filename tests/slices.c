@@ -6,16 +6,11 @@
 
 #include <string.h>
 
-static ptrdiff_t given(ptrdiff_t step)
-{
-    return step != 0 ? step : ATTN_STRIDE_BROADCAST;
-}
-
 static void explicit_input(attn_tensor *a, const test_tensor *t)
 {
-    a->stride_batch = given(t->step_batch);
-    a->stride_head = given(t->step_head);
-    a->stride_seq = given(t->step_seq);
+    a->stride_batch = stride_of(t->step_batch);
+    a->stride_head = stride_of(t->step_head);
+    a->stride_seq = stride_of(t->step_seq);
 }
 
 static void explicit_output(attn_output *a, const test_tensor *t)
@@ -70,13 +65,15 @@ static void move_dense(attn_params *p, int64_t b, int64_t h, int64_t i, int64_t 
     attn_bias *bias = &p->bias;
     attn_mask *mask = &p->bool_mask;
     if (bias->data != NULL)
-        bias->data = (const char *)bias->data +
-                     ((ptrdiff_t)b * bias->stride_batch + (ptrdiff_t)h * bias->stride_head +
-                      (ptrdiff_t)i * bias->stride_q + (ptrdiff_t)j * bias->stride_kv) *
-                         (ptrdiff_t)dtype_size(bias->dtype);
+        bias->data = (const char *)bias->data + ((ptrdiff_t)b * step_of(bias->stride_batch) +
+                                                 (ptrdiff_t)h * step_of(bias->stride_head) +
+                                                 (ptrdiff_t)i * step_of(bias->stride_q) +
+                                                 (ptrdiff_t)j * step_of(bias->stride_kv)) *
+                                                    (ptrdiff_t)dtype_size(bias->dtype);
     if (mask->data != NULL)
-        mask->data += (ptrdiff_t)b * mask->stride_batch + (ptrdiff_t)h * mask->stride_head +
-                      (ptrdiff_t)i * mask->stride_q + (ptrdiff_t)j * mask->stride_kv;
+        mask->data +=
+            (ptrdiff_t)b * step_of(mask->stride_batch) + (ptrdiff_t)h * step_of(mask->stride_head) +
+            (ptrdiff_t)i * step_of(mask->stride_q) + (ptrdiff_t)j * step_of(mask->stride_kv);
 }
 
 static const int32_t *moved(const int32_t *array, int64_t count)
@@ -130,7 +127,8 @@ void slice_batch(attn_params *p, const test_problem *t, int64_t b)
     p->q_offset = moved(p->q_offset, b);
     p->prefix = moved(p->prefix, b);
     p->key_base = p->key_base != NULL ? p->key_base + b : NULL;
-    p->alibi_slopes = p->alibi_slopes != NULL ? p->alibi_slopes + b * p->alibi_stride : NULL;
+    p->alibi_slopes =
+        p->alibi_slopes != NULL ? p->alibi_slopes + b * step_of(p->alibi_stride) : NULL;
 }
 
 void slice_head(attn_params *p, const test_problem *t, int64_t h)
@@ -144,7 +142,6 @@ void slice_head(attn_params *p, const test_problem *t, int64_t h)
     move_outputs(p, t, 0, h, 0);
     move_dense(p, 0, h, 0, 0);
     p->num_heads_q = p->num_heads_kv = 1;
-    p->alibi_stride = p->alibi_stride != 0 ? p->alibi_stride : 0;
     p->alibi_slopes = p->alibi_slopes != NULL ? p->alibi_slopes + h : NULL;
     p->sinks = p->sinks != NULL ? p->sinks + h : NULL;
 }
@@ -357,22 +354,25 @@ static void copy_cells(unsigned char *to, int64_t at, const unsigned char *from,
 static const void *cut_dense(const cut *c, const void *from, size_t bytes, ptrdiff_t *batch,
                              ptrdiff_t *head, ptrdiff_t *row, ptrdiff_t *column)
 {
-    const int64_t columns = *column != 0 ? c->whole->seq_len_kv : 1;
-    const int64_t rows = *row != 0 ? c->most : 1, heads = *head != 0 ? c->heads : 1;
-    const int64_t batches = *batch != 0 || *row != 0 ? c->batch : 1;
+    const ptrdiff_t from_batch = step_of(*batch), from_head = step_of(*head);
+    const ptrdiff_t from_row = step_of(*row), from_column = step_of(*column);
+    const int64_t columns = from_column != 0 ? c->whole->seq_len_kv : 1;
+    const int64_t rows = from_row != 0 ? c->most : 1, heads = from_head != 0 ? c->heads : 1;
+    const int64_t batches = from_batch != 0 || from_row != 0 ? c->batch : 1;
     unsigned char *to =
         test_alloc((size_t)(batches * heads * rows * columns) * (bytes != 0 ? bytes : 1));
     for (int64_t b = 0; b < batches; b++)
         for (int64_t h = 0; h < heads; h++)
-            for (int64_t i = 0; i < rows && (*row == 0 || i < c->count[b]); i++)
+            for (int64_t i = 0; i < rows && (from_row == 0 || i < c->count[b]); i++)
                 for (int64_t j = 0; j < columns; j++)
                     copy_cells(to, ((b * heads + h) * rows + i) * columns + j, from,
-                               b * *batch + h * *head + (c->begin[b] + i) * *row + j * *column,
+                               b * from_batch + h * from_head + (c->begin[b] + i) * from_row +
+                                   j * from_column,
                                bytes);
-    *column = *column != 0;
-    *row = *row != 0 ? (ptrdiff_t)columns : 0;
-    *head = *head != 0 ? (ptrdiff_t)(columns * rows) : 0;
-    *batch = batches > 1 ? (ptrdiff_t)(columns * rows * heads) : 0;
+    *column = stride_of(from_column != 0);
+    *row = stride_of(from_row != 0 ? (ptrdiff_t)columns : 0);
+    *head = stride_of(from_head != 0 ? (ptrdiff_t)(columns * rows) : 0);
+    *batch = stride_of(batches > 1 ? (ptrdiff_t)(columns * rows * heads) : 0);
     return to;
 }
 
@@ -405,7 +405,7 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
     const attn_block_mask from = *m;
     const int64_t columns =
         m->block_k > 0 ? (c->whole->seq_len_kv + m->block_k - 1) / m->block_k : 0;
-    const int64_t row_bits = from.stride_row != 0 ? from.stride_row : columns;
+    const int64_t row_bits = step_of(from.stride_row);
     int64_t rows, cells;
     int32_t *offsets, *list, used = 0;
     uint8_t *bits;
@@ -428,19 +428,21 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
                 continue;
             if (from.bitmap == NULL)
                 used = cut_columns(&from,
-                                   from.row_offsets + b * from.csr_stride_batch +
-                                       h * from.csr_stride_head + of,
+                                   from.row_offsets + b * step_of(from.csr_stride_batch) +
+                                       h * step_of(from.csr_stride_head) + of,
                                    list, used);
             for (int64_t k = 0; from.bitmap != NULL && k < columns; k++)
                 copy_cells(bits, (n * rows + r) * columns + k, from.bitmap,
-                           b * from.stride_batch + h * from.stride_head + of * row_bits + k, 0);
+                           b * step_of(from.stride_batch) + h * step_of(from.stride_head) +
+                               of * row_bits + k,
+                           0);
         }
         offsets[n * (rows + 1) + rows] = used;
     }
     m->bitmap = from.bitmap != NULL ? bits : NULL;
     m->row_offsets = from.bitmap == NULL ? offsets : NULL;
     m->columns = from.bitmap == NULL ? list : NULL;
-    m->stride_row = 0;
+    m->stride_row = (ptrdiff_t)columns;
     m->stride_head = (ptrdiff_t)(rows * columns);
     m->stride_batch = (ptrdiff_t)(rows * columns * c->heads);
     m->csr_stride_head = (ptrdiff_t)(rows + 1);

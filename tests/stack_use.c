@@ -127,6 +127,8 @@ static void run_backward(void)
     p = params;
     p.lse.data = everything[2];
     p.bias.data = everything[1];
+    p.bias.stride_batch = p.bias.stride_head = ATTN_STRIDE_BROADCAST;
+    p.bias.stride_q = p.bias.stride_kv = ATTN_STRIDE_BROADCAST;
     p.softmax1 = 0;
     p.sinks = everything[1];
     g.dout.data = everything[0];
@@ -328,6 +330,7 @@ static void set_params(int way, const attn_kernels *kernels)
     params.causal = 1;
     params.softcap = 20.0f;
     params.alibi_slopes = slopes;
+    params.alibi_stride = ATTN_STRIDE_BROADCAST;
     params.softmax1 = 1;
     params.dropout_p = 0.1f;
     params.force_redo = 1;

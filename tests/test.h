@@ -206,6 +206,25 @@ int tensor_gaps_unchanged(const test_tensor *t);
 attn_tensor tensor_input(const test_tensor *t);
 attn_output tensor_output(const test_tensor *t);
 
+/* A stride as an array has it, 0 along a shared axis, and as a call is given it. */
+static inline ptrdiff_t step_of(ptrdiff_t stride)
+{
+    return stride != ATTN_STRIDE_BROADCAST ? stride : 0;
+}
+
+static inline ptrdiff_t stride_of(ptrdiff_t step)
+{
+    return step != 0 ? step : ATTN_STRIDE_BROADCAST;
+}
+
+/* A bias whose axes all share one element. */
+static inline attn_bias one_element(const float *data)
+{
+    const ptrdiff_t shared = ATTN_STRIDE_BROADCAST;
+    const attn_bias bias = { ATTN_F32, shared, shared, shared, shared, data };
+    return bias;
+}
+
 /* ---- problems: one call with its tensors */
 
 /* Whether a call is asked for the statistics of its rows. */
@@ -251,7 +270,9 @@ int problem_same_bits(const test_problem *a, const test_problem *b);
 
 /* A copy of *p with the options of T applied: kernels, impl and redo where p leaves them open. */
 attn_params test_params(const attn_params *p);
-/* attn_forward of test_params(p) with a workspace of exactly the size asked for, at an odd address,
+/* Leaves packed strides 0 (strides.h) in three of four calls, in a layout by chance. */
+void test_reword(attn_params *p, attn_gradients *g);
+/* attn_forward of test_params(p), reworded, with a workspace of exactly the size asked for, at an odd address,
  * filled with NaN, between canaries, which are checked. Returns the status of attn_forward, or of
  * attn_workspace_size when that failed. */
 attn_status test_run(const attn_params *p);

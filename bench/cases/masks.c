@@ -299,7 +299,9 @@ static int third_shows(int64_t i, int64_t j)
     return (i + j) % EVERY_THIRD != 0;
 }
 
-/* Shared by batch entries and heads, as the bits and the bias below. */
+/* Batch entries and heads share all arrays of pairs. */
+#define SHARE(x) ((x).stride_batch = (x).stride_head = ATTN_STRIDE_BROADCAST)
+
 static int set_boolean(const making *m)
 {
     uint8_t *const bytes = own(m->arrays, m->c->seq_q * m->c->seq_kv);
@@ -307,8 +309,7 @@ static int set_boolean(const making *m)
         for (int64_t j = 0; j < m->c->seq_kv; j++)
             bytes[i * m->c->seq_kv + j] = (uint8_t)third_shows(i, j);
     m->p->bool_mask.data = bytes;
-    m->p->bool_mask.stride_q = (ptrdiff_t)m->c->seq_kv;
-    m->p->bool_mask.stride_kv = 1;
+    SHARE(m->p->bool_mask);
     return bytes != NULL;
 }
 
@@ -325,7 +326,7 @@ static int set_bits(const making *m)
                 bits[i * row + j / 8] |= (uint8_t)(1 << j % 8);
     m->p->bit_mask.data = bits;
     m->p->bit_mask.stride_q = (ptrdiff_t)(8 * row);
-    m->p->bit_mask.stride_kv = 1;
+    SHARE(m->p->bit_mask);
     return 1;
 }
 
@@ -342,6 +343,7 @@ static int set_bitmap(const making *m, next_column_fn *next)
             bits[r * across + n / 8] |= (uint8_t)(1 << n % 8);
     m->p->block_mask.block_q = m->p->block_mask.block_k = cell_of(m->c);
     m->p->block_mask.stride_row = (ptrdiff_t)(8 * across);
+    SHARE(m->p->block_mask);
     m->p->block_mask.bitmap = bits;
     return 1;
 }
@@ -376,6 +378,7 @@ static int set_blocks_csr(const making *m)
     }
     offsets[rows] = entries;
     m->p->block_mask.block_q = m->p->block_mask.block_k = cell_of(m->c);
+    m->p->block_mask.csr_stride_batch = m->p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
     m->p->block_mask.row_offsets = offsets;
     m->p->block_mask.columns = list;
     return 1;
@@ -442,8 +445,7 @@ static int set_bias(const making *m)
     }
     m->p->bias.dtype = dtype;
     m->p->bias.data = to;
-    m->p->bias.stride_q = (ptrdiff_t)m->c->seq_kv;
-    m->p->bias.stride_kv = 1;
+    SHARE(m->p->bias);
     return to != NULL;
 }
 
@@ -451,6 +453,7 @@ static int set_alibi(const making *m)
 {
     float *const slopes = own(m->arrays, 4 * m->c->heads_q);
     m->p->alibi_slopes = slopes;
+    m->p->alibi_stride = ATTN_STRIDE_BROADCAST;
     return slopes && attn_alibi_slopes(slopes, m->c->heads_q) == ATTN_OK;
 }
 

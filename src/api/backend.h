@@ -9,15 +9,17 @@
 
 /* An attn_problem is a call that validation has passed, with every default resolved. */
 typedef struct attn_problem {
-    attn_params p;      /* the call, with counts, strides, scale, kernels and tile_keys filled in */
-    int impl;           /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
-    int size_query;     /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
-    int64_t group;      /* query heads per kv head */
-    int64_t max_q_len;  /* most rows that the call computes in one sequence */
-    int64_t max_kv_len; /* most keys that enter in one sequence */
-    float factor;       /* scale * log2(e), the finite factor c on q.k */
-    float cap2, icap2;  /* softcap in base 2, and its inverse; 0 means off */
-    float keep_factor;  /* 1 / (1 - dropout_p) */
+    /* The call, with counts, strides, scale, kernels and tile_keys filled in. Here a stride of 0
+     * means that the axis is shared, and layout counts no more. */
+    attn_params p;
+    int impl;            /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int size_query;      /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
+    int64_t group;       /* query heads per kv head */
+    int64_t max_q_len;   /* most rows that the call computes in one sequence */
+    int64_t max_kv_len;  /* most keys that enter in one sequence */
+    float factor;        /* scale * log2(e), the finite factor c on q.k */
+    float cap2, icap2;   /* softcap in base 2, and its inverse; 0 means off */
+    float keep_factor;   /* 1 / (1 - dropout_p) */
     uint32_t drop_below; /* a Philox word below it drops its key */
     /* Kernels for the rows of all batch entries at once, with shared_keys. */
     const attn_kernels *batch_kernels;

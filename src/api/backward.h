@@ -56,8 +56,8 @@
 typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float logit);
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
- * seq_len_kv]. An axis along which p.bias has stride 0 is summed over; it has length 1 here, and
- * its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
+ * seq_len_kv]. An axis that p.bias shares (ATTN_STRIDE_BROADCAST) is summed over; it has length 1
+ * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
  * axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
@@ -79,7 +79,7 @@ typedef struct attn_gradients {
     attn_score_derivative_fn score_derivative; /* given together with p.score or not at all */
 
     /* ---- out. NULL data means that it is not wanted. Outputs have any storage type and are packed
-     * as q, k and v are. */
+     * as q, k and v are, in p.layout, which counts for dout, too. */
 
     attn_output dq; /* [batch, num_heads_q, seq_len_q, head_dim] */
     attn_output dk; /* [batch, num_heads_kv, seq_len_kv, head_dim], summed over the group's heads */
@@ -87,8 +87,8 @@ typedef struct attn_gradients {
     attn_output dv;
     attn_bias_gradient dbias; /* gradient of p.bias */
     float *dsinks;            /* [num_heads_q], gradient of p.sinks, summed over the batch */
-    /* Gradient of p.alibi_slopes, packed: [num_heads_q] summed over the batch, or [batch,
-     * num_heads_q] with p.alibi_stride. */
+    /* Gradient of p.alibi_slopes, packed: [batch, num_heads_q], or [num_heads_q] summed over the
+     * batch where p.alibi_stride is ATTN_STRIDE_BROADCAST. */
     float *dslopes;
 } attn_gradients;
 

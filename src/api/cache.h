@@ -46,12 +46,6 @@
 
 #include "rope.h"
 
-/* An attn_cache_layout is the order of the axes where strides are packed. */
-typedef enum attn_cache_layout {
-    ATTN_CACHE_HND = 0, /* Storage is [sequence or page, head, row, dim]. */
-    ATTN_CACHE_NHD = 1  /* Storage is [sequence or page, row, head, dim]. */
-} attn_cache_layout;
-
 /* An attn_cache is a cache of some sequences. Set it to zero, assign the shape, then call
  * attn_cache_size and attn_cache_init. */
 typedef struct attn_cache {
@@ -69,7 +63,9 @@ typedef struct attn_cache {
     /* Keys before its own that a query of a ring may see, below capacity. With 0 it sees all that
      * are there, and results depend on what the ring still has. */
     int64_t window_left;
-    int layout; /* attn_cache_layout */
+    /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
+     * dim]. 0 means BHSD. */
+    int layout;
     /* Storage of all layers, each of k and v in its own type. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
@@ -102,6 +98,7 @@ typedef struct attn_cache_step {
     /* [batch + 1], borders of packed rows: entry b has rows cu[b] to cu[b+1]-1. NULL means not
      * packed. */
     const int32_t *cu_seqlens;
+    int layout;    /* attn_layout of k and v, unless packed by token; 0 means BHSD */
     attn_tensor k; /* [batch, num_heads_kv, seq_len, head_dim], or [token, head, dim] */
     attn_tensor v; /* [batch, num_heads_kv, seq_len, head_dim_v], or [token, head, dim] */
     /* Turns keys to their positions before they are stored; NULL stores them as they are. */
@@ -198,7 +195,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim], in f32 or as stored, and their stride_batch is not used. k
+ * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32 or as stored, and their stride_batch is not used. k
  * or v is not wanted if it or its data is NULL. Returns ATTN_ERR_ARG if the numbers are not
  * present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,

@@ -18,6 +18,7 @@
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
  *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
+ *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
  *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
  *   impl naive; AUTO runs tiled.

@@ -18,15 +18,6 @@ static int wanted(const attn_gradients *g)
            (g->dsinks ? WANT_SINKS : 0);
 }
 
-/* longest counts the rows or keys of the longest sequence that may come. */
-static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len)
-{
-    int64_t b, most = cu_seqlens ? 0 : seq_len;
-    for (b = 0; cu_seqlens && b < batch; b++)
-        most = max64(most, (int64_t)cu_seqlens[b + 1] - cu_seqlens[b]);
-    return most;
-}
-
 /* pack_axes packs the axes that are kept; a stride that is given counts instead. */
 static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
 {

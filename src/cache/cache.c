@@ -269,7 +269,7 @@ static const call_field read_fields[] = {
 
 static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_outputs *to, text *why)
 {
-    const call_axes x = axes_of_rows(c, 1, count, 0);
+    const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);

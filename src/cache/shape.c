@@ -102,7 +102,7 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_CACHE_NHD) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
@@ -149,7 +149,7 @@ static attn_status check_fields(const attn_cache *c, text *why)
 
 static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, ptrdiff_t layer)
 {
-    const int by_head = c->layout == ATTN_CACHE_HND;
+    const int by_head = c->layout == ATTN_LAYOUT_BHSD;
     const int64_t entry = times(times(c->num_heads_kv, cache_entry_rows(c)), dim);
     o->stride_batch = stride_or(o->stride_batch, entry);
     o->stride_head = stride_or(o->stride_head, by_head ? times(cache_entry_rows(c), dim) : dim);

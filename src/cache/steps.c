@@ -188,21 +188,21 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
 #define AT(member) offsetof(attn_cache_step, member)
 
 static const call_field step_fields[] = {
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },
 };
 #undef AT
 
-static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows, int packed)
+static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows)
 {
     const call_axes x = { .count = { [AXIS_NONE] = 1,
-                                     [AXIS_BATCH] = packed ? 1 : batch,
+                                     [AXIS_BATCH] = batch,
                                      [AXIS_HEAD_KV] = c->num_heads_kv,
                                      [AXIS_ROW] = rows,
                                      [AXIS_DIM] = c->head_dim,
-                                     [AXIS_DIM_V] = c->head_dim_v },
-                          .packed_q = packed };
+                                     [AXIS_DIM_V] = c->head_dim_v } };
     return x;
 }
 
@@ -265,10 +265,14 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
 /* resolve_step gives k and v of *s their strides, or *why says what is wrong with its arrays. */
 static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int extended, text *why)
 {
-    const call_axes x = axes_of_rows(c, s->batch, s->seq_len, s->cu_seqlens != NULL);
-    attn_status status = check_dtype(c, CACHE_K, s->k.dtype, why);
+    const int packed = s->cu_seqlens != NULL, n = COUNT_OF(step_fields);
+    call_axes x = axes_of_rows(c, packed ? 1 : s->batch, s->seq_len);
+    attn_status status = check_values(step_fields, n, s, why);
+    x.packed_q = packed;
+    x.layout = s->layout;
+    status = status ? status : check_dtype(c, CACHE_K, s->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
-    status = status ? status : resolve_arrays(step_fields, COUNT_OF(step_fields), s, &x, why);
+    status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
     return status ? status : check_turning(c, s, extended, why);
 }

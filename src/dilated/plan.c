@@ -64,9 +64,10 @@ static int64_t choose_block(const attn_dilated *d, const outline *out)
 
 /* space_rows sets q, k or v as calls of a branch see them, with rows a dilation apart. It serves a
  * size query and sets no data. */
-static void space_rows(attn_tensor *t, int varlen, int64_t heads, int64_t dim, int64_t dilation)
+static void space_rows(attn_tensor *t, int by_token, int64_t heads, int64_t dim, int64_t dilation)
 {
-    const ptrdiff_t stride = stride_or(t->stride_seq, varlen ? times(heads, dim) : dim);
+    const int64_t shared = t->stride_head == ATTN_STRIDE_BROADCAST ? 1 : heads;
+    const ptrdiff_t stride = stride_or(t->stride_seq, by_token ? times(shared, dim) : dim);
     t->stride_batch = t->stride_head = ATTN_STRIDE_BROADCAST;
     t->stride_seq =
         stride ? to_stride(times(stride < 0 ? -stride : stride, dilation)) : ATTN_STRIDE_BROADCAST;
@@ -98,27 +99,30 @@ static void largest_call(attn_params *p, const attn_dilated *d, const outline *o
     const int64_t keys = ceil_div(l.segment, l.dilation);
     const int64_t rows = most ? min64(keys, ceil_div(most, l.dilation)) : keys;
     const int64_t step = out->gathered ? 1 : step_of(&l);
-    const int varlen_q = !out->gathered && p->cu_seqlens_q;
-    const int varlen_kv = !out->gathered && p->cu_seqlens_kv;
-    space_rows(&p->q, varlen_q, p->num_heads_q, out->dim, step);
-    space_rows(&p->k, varlen_kv, out->heads, out->dim, step);
-    space_rows(&p->v, varlen_kv, out->heads, out->dim_v, step);
+    const int by_token_q = !out->gathered && (p->layout || p->cu_seqlens_q);
+    const int by_token_kv = !out->gathered && (p->layout || p->cu_seqlens_kv);
+    space_rows(&p->q, by_token_q, p->num_heads_q, out->dim, step);
+    space_rows(&p->k, by_token_kv, out->heads, out->dim, step);
+    space_rows(&p->v, by_token_kv, out->heads, out->dim_v, step);
     set_sizes(p, 1, class_heads(branch, out->group), min64(rows, out->rows), keys);
     clear_lengths(p);
 }
+
+/* SHARE_PAIRS gives an array of pairs the strides of one element, where only sizes matter. */
+#define SHARE_PAIRS(x)                                                                             \
+    ((x).stride_batch = (x).stride_head = (x).stride_q = (x).stride_kv = ATTN_STRIDE_BROADCAST)
 
 /* strip_call clears what only makes sense in the caller's own call. An item calls within its
  * worker. */
 static void strip_call(attn_params *p)
 {
-    attn_bias *bias = &p->bias;
-    attn_mask *mask = &p->bool_mask;
+    p->layout = ATTN_LAYOUT_BHSD;
     memset(&p->o, 0, sizeof p->o);
     memset(&p->lse, 0, sizeof p->lse);
     memset(&p->stats, 0, sizeof p->stats);
-    bias->stride_batch = bias->stride_head = bias->stride_q = bias->stride_kv = 0;
-    mask->stride_batch = mask->stride_head = mask->stride_q = mask->stride_kv = 0;
-    p->alibi_stride = 0;
+    SHARE_PAIRS(p->bias);
+    SHARE_PAIRS(p->bool_mask);
+    p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->sinks = NULL;
     p->softmax1 = 0;
     p->num_workers = 1;

@@ -146,10 +146,10 @@ static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *he
 {
     const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
     const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
-    *batch = w->at.count > 1 ? (*q + *kv) * (ptrdiff_t)w->l.segment : 0;
-    *head *= (ptrdiff_t)w->step;
-    *q *= (ptrdiff_t)step_of(&w->l);
-    *kv *= (ptrdiff_t)step_of(&w->l);
+    *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
+    *head = given_stride(*head, w->step);
+    *q = given_stride(*q, step_of(&w->l));
+    *kv = given_stride(*kv, step_of(&w->l));
     return at;
 }
 

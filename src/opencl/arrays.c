@@ -67,7 +67,7 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
     int axis;
     for (axis = 0; axis < 4; axis++)
         a.count[axis] = all->axes.count[f->axis[axis]];
-    if (f->axis[2] == AXIS_SEQ_Q) { /* pairs */
+    if (f->axis[2] == AXIS_LONGEST_Q) {
         a.count[2] = all->rows;
         a.count[3] = all->columns;
     }

@@ -84,6 +84,7 @@ static const device_field device_fields[] = {
     { NUMBER(head_dim, N_DIM) },
     { HOST(head_dim_v) },
     { NUMBER(scale, N_SCALE) },
+    { HOST(layout) },
     { NUMBER(q.dtype, N_Q_TYPE) },
     { NUMBER(k.dtype, N_K_TYPE) },
     { NUMBER(v.dtype, N_V_TYPE) },

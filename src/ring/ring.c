@@ -126,6 +126,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     c->own = *p;
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
+    c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);

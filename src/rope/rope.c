@@ -176,6 +176,7 @@ static const call_field rope_fields[] = {
     { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
+    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
@@ -202,7 +203,8 @@ static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
                                      [AXIS_BATCH] = r->batch,
                                      [AXIS_HEAD] = r->num_heads,
                                      [AXIS_ROW] = r->seq_len,
-                                     [AXIS_DIM] = r->head_dim } };
+                                     [AXIS_DIM] = r->head_dim },
+                          .layout = r->layout };
     const int n = COUNT_OF(rope_fields);
     attn_status status = check_values(rope_fields, n, r, why);
     status = status ? status : check_output_fields(rope_fields, n, r, why);
