@@ -100,7 +100,7 @@ PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
 
 CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
           check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
-          check-sanitize check-hash check-mutants
+          check-sanitize check-hash check-pytorch check-mutants
 
 .PHONY: all test fuzz fuzz-coverage bench plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
@@ -362,6 +362,13 @@ check-math: ## exp2, log2, tanh, roots against their exact values
 check-numerics: $(BUILD)/error_table ## the error up to 64K keys, and logits of 10000, equals docs/numerics.md
 	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4
 	CC='$(CC)' RUN='$(RUN)' sh tools/magnitude_errors.sh
+
+check-pytorch: $(LIB) ## the calls of docs/from_pytorch.md beside PyTorch's, where it is installed (PYTHON)
+	@if $(PYTHON) -c 'import torch' 2> /dev/null; then \
+	    $(PYTHON) -W ignore tests/from_pytorch.py docs/from_pytorch.md '$(CC)' '$(LIB) -lm' $(BUILD)/from_pytorch; \
+	else \
+	    echo "check-pytorch: skipped, since $(PYTHON) has no module torch"; \
+	fi
 
 check-subsets: ## attn.c and attn.h alone, in every way that projects include them
 	sh tests/subsets.sh
