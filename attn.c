@@ -3420,13 +3420,25 @@ typedef struct array_set {
     int64_t spare[AXIS_COUNT]; /* at the end of an axis, and in use by no sequence */
 } array_set;
 
+/* Packed sequences share one list, which has an entry for each token. */
+static int lists_tokens(const call_field *f, const call_axes *x)
+{
+    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
+                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
+}
+
 static area area_of_field(const array_set *s, const call_field *f)
 {
     int64_t count[4];
     ptrdiff_t stride[4];
     int axis;
-    for (axis = 0; axis < 4; axis++)
-        count[axis] = s->x->count[f->axis[axis]] - s->spare[f->axis[axis]];
+    for (axis = 0; axis < 4; axis++) /* Columns of an output are written whole. */
+        count[axis] =
+            s->x->count[f->axis[axis]] - (axis == 3 && f->output ? 0 : s->spare[f->axis[axis]]);
+    if (lists_tokens(f, s->x)) {
+        count[0] = 1;
+        count[3] = s->x->count[f->axis[3]];
+    }
     resolve_strides_of(f, s->base, s->x, stride);
     for (axis = 0; axis < 4; axis++)
         if (f->stride[axis]) /* It is resolved already, and 0 means shared. */
@@ -3882,19 +3894,23 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
 
-/* set_spare tells how many rows and keys at the end of all batch entries are in use by none. Pages
- * and rings count whole. */
+/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
+ * tensors and in arrays of pairs. Pages and rings count whole. */
 static void set_spare(const attn_params *p, array_set *s)
 {
-    int64_t b, rows = 0, keys = 0;
+    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
     for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
         const sequence q = sequence_of(p, b);
         rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
         keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
+        i = max64(i, q.row_to);
+        columns = max64(columns, q.column + q.key_to);
     }
     if (b == 0)
         return;
     s->spare[AXIS_ROW] = rows_held(p) - rows;
+    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
+    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
     if (!is_scattered(p))
         s->spare[AXIS_KEY] = keys_held(p) - keys;
 }

@@ -2233,13 +2233,25 @@ typedef struct array_set {
     int64_t spare[AXIS_COUNT]; /* at the end of an axis, and in use by no sequence */
 } array_set;
 
+/* Packed sequences share one list, which has an entry for each token. */
+static int lists_tokens(const call_field *f, const call_axes *x)
+{
+    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
+                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
+}
+
 static area area_of_field(const array_set *s, const call_field *f)
 {
     int64_t count[4];
     ptrdiff_t stride[4];
     int axis;
-    for (axis = 0; axis < 4; axis++)
-        count[axis] = s->x->count[f->axis[axis]] - s->spare[f->axis[axis]];
+    for (axis = 0; axis < 4; axis++) /* Columns of an output are written whole. */
+        count[axis] =
+            s->x->count[f->axis[axis]] - (axis == 3 && f->output ? 0 : s->spare[f->axis[axis]]);
+    if (lists_tokens(f, s->x)) {
+        count[0] = 1;
+        count[3] = s->x->count[f->axis[3]];
+    }
     resolve_strides_of(f, s->base, s->x, stride);
     for (axis = 0; axis < 4; axis++)
         if (f->stride[axis]) /* It is resolved already, and 0 means shared. */

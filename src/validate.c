@@ -384,19 +384,23 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
 
-/* set_spare tells how many rows and keys at the end of all batch entries are in use by none. Pages
- * and rings count whole. */
+/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
+ * tensors and in arrays of pairs. Pages and rings count whole. */
 static void set_spare(const attn_params *p, array_set *s)
 {
-    int64_t b, rows = 0, keys = 0;
+    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
     for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
         const sequence q = sequence_of(p, b);
         rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
         keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
+        i = max64(i, q.row_to);
+        columns = max64(columns, q.column + q.key_to);
     }
     if (b == 0)
         return;
     s->spare[AXIS_ROW] = rows_held(p) - rows;
+    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
+    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
     if (!is_scattered(p))
         s->spare[AXIS_KEY] = keys_held(p) - keys;
 }

@@ -187,6 +187,44 @@ static void check_unwritten(void)
     CHECK(strcmp(why, "ok") == 0, "state without partial: %s", why);
 }
 
+/* Arrays end with the rows and keys that lengths leave in use, and o begins there. */
+static void check_ends(void)
+{
+    static const int32_t cu[] = { 0, 1, S };
+    static const int32_t rows[] = { 1, 2 };
+    int32_t *segments = slot(0);
+    attn_params p = everything(0);
+    p.q_segments = p.kv_segments = p.tree_parents = p.key_base = NULL;
+    p.q_len = rows;
+    p.kv_len = rows;
+    p.kv_begin = p.prefix = NULL;
+    p.q.data = slot(1);
+    p.q.stride_batch = S * D;
+    p.q.stride_head = B * S * D;
+    p.o.data = (float *)slot(1) + 2 * D; /* Row 2 of q is not in use. */
+    p.o.stride_batch = 4 * S * D;
+    p.o.stride_head = 16 * S * D;
+    p.o.stride_seq = B * H * S * D;
+    attn_check(&p, room.at, ROOM, why, sizeof why);
+    CHECK(strcmp(why, "ok") == 0, "o behind the rows of q in use: %s", why);
+    p = everything(0);
+    p.q_len = p.kv_len = p.kv_begin = p.prefix = p.q_offset = p.tree_parents = NULL;
+    p.key_base = NULL;
+    p.causal = p.alignment = 0;
+    p.block_mask.row_offsets = p.block_mask.columns = NULL;
+    p.block_mask.block_q = p.block_mask.block_k = 0;
+    p.seq_len_kv = S;
+    p.cu_seqlens_q = p.cu_seqlens_kv = cu;
+    p.q_segments = p.kv_segments = segments;
+    p.o.data = (float *)(void *)(segments + S);
+    p.bias.data = p.bool_mask.data = p.bit_mask.data = NULL;
+    attn_check(&p, room.at, ROOM, why, sizeof why);
+    CHECK(strcmp(why, "ok") == 0, "o behind a list of tokens: %s", why);
+    p.o.data = (float *)(void *)(segments + S - 1);
+    attn_check(&p, room.at, ROOM, why, sizeof why);
+    CHECK(has_both("o", "q_segments"), "o on the last token: %s", why);
+}
+
 /* ---- random tensors against a map of bytes --------------------------------------------------- */
 
 typedef struct strides {
@@ -682,6 +720,8 @@ TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbo
             check_fields(partial);
     if (begin_case("what is not written"))
         check_unwritten();
+    if (begin_case("ends of arrays"))
+        check_ends();
     if (begin_case("statistics with strides of the lse"))
         check_stats();
     for (int round = 0; round < 4000; round++)

@@ -82,8 +82,14 @@
  * Strides. A stride counts elements and may be negative. In tensors a stride of 0 means packed,
  *   [batch, head, seq, dim]; in arrays with an entry per token it also means packed; in the bias
  *   and in boolean masks it means broadcast. ATTN_STRIDE_BROADCAST broadcasts any input along an
- *   axis. The last dimension is always contiguous. Data need only be aligned for its element type.
- * Aliasing. An output must not overlap any input, the workspace or another output.
+ *   axis. The last dimension is always contiguous. The stride of an axis of length 1 does not
+ *   matter. Data need only be aligned for its element type, and a call is refused if it is not.
+ * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another output
+ *   or itself, or the call is refused. Elements count, and not all that lies between the first and
+ *   the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call does not write
+ *   (o with partial) do not count, nor do rows and keys that no length of the batch reaches. Two
+ *   arrays whose strides have so little in common that 4096 trials decide nothing are taken to be
+ *   apart. attn_rope_apply and the merges say where an output may be an input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -479,7 +485,8 @@ typedef struct attn_params {
      * the keys and the sink is l, and m is at most 16 below the largest x log2(e), so that none
      * overflows. The LSE is (m + log2(l)) ln(2). An empty row has (-inf, 0), or with a sink (sink
      * log2(e), 1). f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
-     * cu_seqlens_q. NULL data turns it off. */
+     * cu_seqlens_q. Strides count floats, of which a row takes 2, so those of lse do not serve.
+     * NULL data turns it off. */
     attn_output stats;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */
