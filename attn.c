@@ -1598,7 +1598,7 @@ static void settle_strides(int axes, const int64_t *count, ptrdiff_t *stride)
     for (axis = 0; axis < axes; axis++)
         empty |= count[axis] == 0;
     for (axis = 0; axis < axes; axis++)
-        if (empty || count[axis] == 1)
+        if (count[axis] == 1 || (empty && (stride[axis] > MOST || stride[axis] < -MOST)))
             stride[axis] = 0;
 }
 
@@ -9679,7 +9679,7 @@ static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d
                                    longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
     int axis;
     for (axis = 0; axis < 4; axis++)
-        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] <= 1;
+        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] == 1;
     pack_axes(&a, given);
     return a;
 }

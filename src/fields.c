@@ -403,7 +403,7 @@ static void settle_strides(int axes, const int64_t *count, ptrdiff_t *stride)
     for (axis = 0; axis < axes; axis++)
         empty |= count[axis] == 0;
     for (axis = 0; axis < axes; axis++)
-        if (empty || count[axis] == 1)
+        if (count[axis] == 1 || (empty && (stride[axis] > MOST || stride[axis] < -MOST)))
             stride[axis] = 0;
 }
 

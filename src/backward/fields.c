@@ -54,7 +54,7 @@ static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d
                                    longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
     int axis;
     for (axis = 0; axis < 4; axis++)
-        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] <= 1;
+        a.kept[axis] = of_bias[axis] != 0 || a.count[axis] == 1;
     pack_axes(&a, given);
     return a;
 }
