@@ -1245,6 +1245,9 @@ enum field_axis {
     AXIS_COUNT
 };
 
+/* Which outputs a call writes: a result, or the raw states of p.partial. */
+enum { OUTPUT_RESULT = 1, OUTPUT_STATE = 2 };
+
 /* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
@@ -1262,7 +1265,7 @@ typedef struct call_field {
     const char *name;
     uint16_t offset; /* of the value, or of the pointer to an array */
     uint16_t type, takers;
-    uint16_t output; /* nonzero: written by the call */
+    uint16_t output; /* nonzero: written by the calls that its bits tell, OUTPUT_RESULT, ... */
     uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
@@ -1325,9 +1328,10 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
-    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
-    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = 1 },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,
+      .instead = "a row takes 2 floats, m and l" },
 
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
@@ -1398,14 +1402,17 @@ static const call_field call_fields[] = {
     /* ---- further outputs */
     { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it works with finished rows" },
-    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_STATE },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_STATE },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V),
+      .output = OUTPUT_STATE },
     { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
-      .output = 1, .instead = "ask for logits in a call with all keys" },
+      .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
@@ -1529,6 +1536,15 @@ typedef struct call_axes {
     int layout; /* attn_layout */
 } call_axes;
 
+/* The largest element is a number of 64 bits, which some machines align to 4 bytes. */
+struct aligned_number {
+    char before;
+    int64_t number;
+};
+
+/* It stands for an array that a level has elsewhere, where it only checks a call. */
+static const int64_t not_read = 0;
+
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;
@@ -1577,23 +1593,49 @@ static int keeps_tokens(const call_field *f, const call_axes *x)
            (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
 }
 
-/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only a shared axis has
- * a stride of 0. */
+/* settle_strides makes strides along which nothing moves 0, so that no product with them
+ * overflows. */
+static void settle_strides(int axes, const int64_t *count, ptrdiff_t *stride)
+{
+    int axis, empty = 0;
+    for (axis = 0; axis < axes; axis++)
+        empty |= count[axis] == 0;
+    for (axis = 0; axis < axes; axis++)
+        if (count[axis] == 1 || (empty && (stride[axis] > MOST || stride[axis] < -MOST)))
+            stride[axis] = 0;
+}
+
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only axes that
+ * are shared or of length 1 have a stride of 0. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
     static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
-    int64_t elements = 1;
+    int64_t elements = 1, count[4];
     int i;
     for (i = 0; i < 4; i++) {
         const int axis = orders[keeps_tokens(f, x)][i];
         const ptrdiff_t given = stride_given(f, base, axis);
+        count[axis] = x->count[f->axis[axis]];
         stride[axis] = stride_or(given, elements);
         if (given != ATTN_STRIDE_BROADCAST) /* A shared axis takes no room. */
-            elements = times(elements, max64(x->count[f->axis[axis]], 1));
+            elements = times(elements, max64(count[axis], 1));
     }
     if (is_packed(f, x))
         stride[0] = 0;
+    settle_strides(4, count, stride);
+}
+
+/* check_aligned wants an array to lie where the machine can read its elements. */
+static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
+{
+    const int64_t alignment = min64(bytes_each, (int64_t)offsetof(struct aligned_number, number));
+    if ((uintptr_t)data % (uintptr_t)alignment == 0)
+        return ATTN_OK;
+    put(why, name);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       ": its address must be a multiple of #, the alignment of its elements",
+                       &alignment);
 }
 
 static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
@@ -1601,11 +1643,14 @@ static attn_status check_array(const call_field *f, const void *base, const call
 {
     const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
                                x->count[f->axis[3]] };
+    attn_status status;
     const int64_t elements = extent(count, stride);
     int64_t bytes = times(elements, element_bytes(f, base));
     if (f->type == F_BITS && bytes < TOO_BIG)
         bytes = ceil_div(elements, 8);
-    return check_bytes(f->name, bytes, count, why);
+    status = check_bytes(f->name, bytes, count, why);
+    return status ? status
+                  : check_aligned(f->name, field_data(f, base), element_bytes(f, base), why);
 }
 
 /* Outputs are not broadcast. */
@@ -1812,7 +1857,8 @@ static inline void add_floats(float *to, const float *from, int64_t count)
 
 static inline int is_state(const attn_state *s)
 {
-    return s && s->m && s->l && s->o;
+    return s && s->m && s->l && s->o &&
+           ((uintptr_t)s->m | (uintptr_t)s->l | (uintptr_t)s->o) % sizeof(float) == 0;
 }
 
 /* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
@@ -3181,6 +3227,320 @@ static int is_scattered(const attn_params *p)
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
 }
 
+/* src/overlap.c - overlap: whether what a call writes shares a byte with anything else of the call.
+ *
+ * An area is what an array covers: runs of bytes, each at a sum of multiples of the array's steps. So
+ * tensors may lie between each other in one buffer, and bytes from the first to the last say little.
+ * Two areas share a byte if some sum of multiples of all their steps comes within the length of a run,
+ * and one area meets itself if such a sum of differences does.
+ */
+
+#define AREA_AXES 5
+
+typedef struct area {
+    const char *name;
+    uintptr_t at;                              /* at is the lowest byte. */
+    int64_t bytes;                             /* bytes goes from it to the highest one. */
+    int64_t run;                               /* run counts the bytes of a run. */
+    int axes;                                  /* axes counts those along which runs repeat, */
+    int64_t count[AREA_AXES], step[AREA_AXES]; /* from the smallest step to the largest. */
+} area;
+
+/* add_axis sorts an axis in. One of length 1, and one that inputs broadcast, adds nothing. */
+static void add_axis(area *a, int64_t count, int64_t step)
+{
+    int i = a->axes;
+    if (count == 1 || step == 0)
+        return;
+    for (; i > 0 && a->step[i - 1] > step; i--) {
+        a->count[i] = a->count[i - 1];
+        a->step[i] = a->step[i - 1];
+    }
+    a->count[i] = count;
+    a->step[i] = step;
+    a->axes++;
+}
+
+/* join_runs makes runs longer along axes that continue them, and where steps are not whole bytes,
+ * of which `per` elements make one; then runs cover what lies between. */
+static void join_runs(area *a, int64_t per)
+{
+    int i, kept = 0;
+    for (i = 0; i < a->axes; i++) {
+        const int64_t count = a->count[i], step = a->step[i];
+        if (step == a->run || step % per) {
+            a->run += (count - 1) * step;
+            continue;
+        }
+        a->count[kept] = count;
+        a->step[kept++] = step / per;
+    }
+    a->axes = kept;
+}
+
+/* area_of tells what an array covers whose extent has been checked; `per` of its elements have
+ * `bytes_each` bytes. */
+static area area_of(const char *name, const void *data, int axes, const int64_t *count,
+                    const ptrdiff_t *stride, int64_t bytes_each, int64_t per)
+{
+    area a = { .name = name, .at = (uintptr_t)data, .run = bytes_each };
+    int64_t below = 0, whole;
+    int i;
+    for (i = 0; i < axes; i++) {
+        const int64_t step = count[i] > 1 ? stride[i] * bytes_each : 0;
+        if (count[i] == 0)
+            return a;
+        below += step < 0 ? (count[i] - 1) * -step : 0;
+        add_axis(&a, count[i], step < 0 ? -step : step);
+    }
+    join_runs(&a, per);
+    whole = ceil_div(below, per);
+    a.at -= (uintptr_t)whole;
+    a.bytes = a.run = ceil_div(whole * per - below + a.run, per);
+    for (i = 0; i < a.axes; i++)
+        a.bytes += (a.count[i] - 1) * a.step[i];
+    if (!data)
+        a.bytes = 0; /* It lies nowhere, but may meet itself. */
+    return a;
+}
+
+static area area_of_bytes(const char *name, const void *data, int64_t bytes)
+{
+    const area a = { .name = name, .at = (uintptr_t)data, .bytes = data ? bytes : 0, .run = bytes };
+    return a;
+}
+
+/* ---- sums of multiples */
+
+/* An addend is an axis of a sum: 0 to `most` times its step. `rest` is the most that the axes behind
+ * it add, and all sums of it and of those are multiples of `divisor`. */
+typedef struct addend {
+    int64_t step, most, rest, divisor;
+} addend;
+
+enum { MOST_ADDENDS = 2 * AREA_AXES + 1, SUM_TRIES = 4096 };
+
+/* add_addend sorts an axis in, from the largest step to the smallest; the last one has a step of 0. */
+static void add_addend(addend *r, int64_t step, int64_t most)
+{
+    int i = 0, last = 0;
+    while (r[i].step > step)
+        i++;
+    if (r[i].step == step) {
+        r[i].most += most;
+        return;
+    }
+    while (r[last].step)
+        last++;
+    for (; last >= i; last--)
+        r[last + 1] = r[last];
+    r[i].step = step;
+    r[i].most = most;
+}
+
+static void finish_addends(addend *r)
+{
+    int i = 0;
+    while (r[i].step)
+        i++;
+    for (i--; i >= 0; i--) {
+        int64_t a = r[i].step, b = r[i + 1].divisor, left;
+        for (; b; b = left) {
+            left = a % b;
+            a = b;
+        }
+        r[i].divisor = a;
+        r[i].rest = r[i + 1].step * r[i + 1].most + r[i + 1].rest;
+    }
+}
+
+/* reaches tells whether some sum lies from low to high. Each axis leaves few multiples to try, since
+ * the axes behind it reach no further than their sum. Steps that have nothing in common could leave
+ * many: what is open after SUM_TRIES of them counts as apart, so that no legal call is refused. */
+static int reaches(const addend *r, int64_t low, int64_t high, int *tries)
+{
+    const int64_t from = max64(low, 0), to = min64(high, r->step * r->most + r->rest);
+    int64_t x, last;
+    if (from > to || --*tries < 0)
+        return 0;
+    if (r->step == 0)
+        return 1;
+    if (to / r->divisor * r->divisor < from)
+        return 0;
+    last = min64(r->most, to / r->step);
+    for (x = from > r->rest ? ceil_div(from - r->rest, r->step) : 0; x <= last && *tries > 0; x++)
+        if (reaches(r + 1, low - x * r->step, high - x * r->step, tries))
+            return 1;
+    return 0;
+}
+
+static int sum_within(addend *r, int64_t low, int64_t high)
+{
+    int tries = SUM_TRIES;
+    finish_addends(r);
+    return reaches(r, low, high, &tries);
+}
+
+/* lattices_meet decides about two areas whose bytes from first to last overlap; b begins `ahead`
+ * bytes behind a. Steps of b count from its last run backwards, so that all steps add. */
+OWN_FRAME static int lattices_meet(const area *a, const area *b, int64_t ahead)
+{
+    addend r[MOST_ADDENDS] = { { 0, 0, 0, 0 } };
+    const int64_t end = ahead + b->bytes - b->run;
+    int i;
+    for (i = 0; i < a->axes; i++)
+        add_addend(r, a->step[i], a->count[i] - 1);
+    for (i = 0; i < b->axes; i++)
+        add_addend(r, b->step[i], b->count[i] - 1);
+    return sum_within(r, end - (a->run - 1), end + b->run - 1);
+}
+
+static int areas_meet(const area *a, const area *b)
+{
+    const int behind = b->at >= a->at;
+    const uintptr_t ahead = behind ? b->at - a->at : a->at - b->at;
+    if (a->bytes == 0 || b->bytes == 0 || ahead >= (uint64_t)(behind ? a->bytes : b->bytes))
+        return 0;
+    return lattices_meet(a, b, behind ? (int64_t)ahead : -(int64_t)ahead);
+}
+
+/* axis_meets tells whether runs meet that are one step or more apart along an axis, and anything
+ * apart along the axes before it. */
+OWN_FRAME static int axis_meets(const area *a, int axis)
+{
+    addend r[MOST_ADDENDS] = { { 0, 0, 0, 0 } };
+    int64_t centre = -a->step[axis];
+    int i;
+    add_addend(r, a->step[axis], a->count[axis] - 2);
+    for (i = 0; i < axis; i++) {
+        add_addend(r, a->step[i], 2 * (a->count[i] - 1));
+        centre += (a->count[i] - 1) * a->step[i];
+    }
+    return sum_within(r, centre - (a->run - 1), centre + a->run - 1);
+}
+
+/* meets_itself tells whether two runs share a byte. Mostly each axis steps over all that the axes
+ * before it cover. */
+static int meets_itself(const area *a)
+{
+    int64_t span = a->run;
+    int axis;
+    for (axis = 0; axis < a->axes; axis++) {
+        if (a->step[axis] < span && axis_meets(a, axis))
+            return 1;
+        span += (a->count[axis] - 1) * a->step[axis];
+    }
+    return 0;
+}
+
+/* ---- sentences */
+
+/* An array_set is the arrays of one table. Outputs that are neither written nor read do not
+ * matter. */
+typedef struct array_set {
+    const call_field *table;
+    int n;
+    const void *base;
+    const call_axes *x;
+    unsigned written, read;    /* bits of call_field.output */
+    int64_t spare[AXIS_COUNT]; /* at the end of an axis, and in use by no sequence */
+} array_set;
+
+/* Packed sequences share one list, which has an entry for each token. */
+static int lists_tokens(const call_field *f, const call_axes *x)
+{
+    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
+                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
+}
+
+static area area_of_field(const array_set *s, const call_field *f)
+{
+    int64_t count[4];
+    ptrdiff_t stride[4];
+    int axis;
+    for (axis = 0; axis < 4; axis++) /* Columns of an output are written whole. */
+        count[axis] =
+            s->x->count[f->axis[axis]] - (axis == 3 && f->output ? 0 : s->spare[f->axis[axis]]);
+    if (lists_tokens(f, s->x)) {
+        count[0] = 1;
+        count[3] = s->x->count[f->axis[3]];
+    }
+    resolve_strides_of(f, s->base, s->x, stride);
+    for (axis = 0; axis < 4; axis++)
+        if (f->stride[axis]) /* It is resolved already, and 0 means shared. */
+            stride[axis] = stride_given(f, s->base, axis);
+    return area_of(f->name, field_data(f, s->base), 4, count, stride, element_bytes(f, s->base),
+                   f->type == F_BITS ? 8 : 1);
+}
+
+static int takes_part(const array_set *s, const call_field *f)
+{
+    const void *data;
+    if (!IS_ARRAY(f) || (f->output && !(f->output & (s->written | s->read))))
+        return 0;
+    data = field_data(f, s->base);
+    return data && data != &not_read;
+}
+
+static attn_status check_pair(const area *a, const area *b, text *why)
+{
+    if (!areas_meet(a, b))
+        return ATTN_OK;
+    put(why, a->name);
+    put(why, " overlaps ");
+    put(why, b->name);
+    return bad(why, ATTN_ERR_ARG, ": what a call writes needs memory of its own");
+}
+
+static attn_status check_itself(const area *a, const char *hint, text *why)
+{
+    if (!meets_itself(a))
+        return ATTN_OK;
+    put(why, a->name);
+    put(why, ": with its strides rows share elements");
+    put(why, hint ? ": " : "");
+    return bad(why, ATTN_ERR_ARG, hint ? hint : "");
+}
+
+/* check_apart wants an area that a call writes to share nothing with the arrays of the sets from
+ * row number `from` of the first set on. Before that only inputs count, as outputs have been
+ * compared. */
+static attn_status check_apart(const array_set *sets, int n, const area *written, int from,
+                               text *why)
+{
+    attn_status status = ATTN_OK;
+    int s, i;
+    for (s = 0; s < n; s++)
+        for (i = 0; i < sets[s].n && !status; i++) {
+            const call_field *f = &sets[s].table[i];
+            area other;
+            if (!takes_part(&sets[s], f) || (s == 0 && i < from && (f->output & sets[s].written)))
+                continue;
+            other = area_of_field(&sets[s], f);
+            status = check_pair(written, &other, why);
+        }
+    return status;
+}
+
+/* check_written wants every array that the first set writes to share nothing with any other of the
+ * sets. Other sets write nothing. */
+static attn_status check_written(const array_set *sets, int n, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < sets->n && !status; i++) {
+        const call_field *f = &sets->table[i];
+        area a;
+        if (!(f->output & sets->written) || !takes_part(sets, f))
+            continue;
+        a = area_of_field(sets, f);
+        status = check_itself(&a, f->instead, why);
+        if (!status)
+            status = check_apart(sets, n, &a, i + 1, why);
+    }
+    return status;
+}
+
 /* src/validate.c - validation: every rule about the parameters and its sentence.
  *
  * Each check returns ATTN_OK or the status whose reason it has put into *why. Behind validation
@@ -3558,6 +3918,41 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
 
+/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
+ * tensors and in arrays of pairs. Pages and rings count whole. */
+static void set_spare(const attn_params *p, array_set *s)
+{
+    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
+    for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
+        const sequence q = sequence_of(p, b);
+        rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
+        keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
+        i = max64(i, q.row_to);
+        columns = max64(columns, q.column + q.key_to);
+    }
+    if (b == 0)
+        return;
+    s->spare[AXIS_ROW] = rows_held(p) - rows;
+    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
+    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
+    if (!is_scattered(p))
+        s->spare[AXIS_KEY] = keys_held(p) - keys;
+}
+
+/* check_call_apart looks at all that a call writes, or only at `memory` unless that is NULL. The call
+ * writes results, or raw states with p.partial. */
+OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    array_set s = { .table = call_fields,
+                    .n = COUNT_OF(call_fields),
+                    .base = p,
+                    .x = &x,
+                    .written = p->partial ? OUTPUT_STATE : OUTPUT_RESULT };
+    set_spare(p, &s);
+    return memory ? check_apart(&s, 1, memory, 0, why) : check_written(&s, 1, why);
+}
+
 static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
 {
     attn_status status = ATTN_OK;
@@ -3641,7 +4036,8 @@ static void plan_items(const problem *pr, plan *pl)
  * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
-    return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
+    return x->stride_seq && x->stride_seq != dim &&
+           x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
 /* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
@@ -6406,15 +6802,26 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
+/* check_workspace_apart looks at the bytes of a workspace that a run uses. */
+static attn_status check_workspace_apart(const attn_params *p, const void *workspace, int64_t bytes,
+                                         text *why)
+{
+    const area a = area_of_bytes("the workspace", workspace, bytes);
+    return check_call_apart(p, &a, why);
+}
+
 /* A backend has one size, and there is no plan of the CPU. */
-static attn_status check_backend(const problem *pr, size_t bytes, text *why)
+static attn_status check_backend(const problem *pr, const void *workspace, size_t bytes, text *why)
 {
     size_t need = 0;
-    const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
+    attn_status status = check_call_apart(&pr->p, NULL, why);
+    if (status)
+        return status;
+    status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
     return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
-                        : ATTN_OK;
+                        : check_workspace_apart(&pr->p, workspace, (int64_t)need, why);
 }
 
 static attn_status check_size_limit(const problem *pr, const plan *pl, text *why)
@@ -6435,6 +6842,8 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     settle_workers(&pr->p);
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
+    if (!status && !is_empty(&pr->p))
+        status = check_call_apart(&pr->p, NULL, why);
     if (!status && *workers == 0)
         status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
@@ -6477,8 +6886,10 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
         return ATTN_ERR_UNSUPPORTED;
     }
     if (answer && !is_empty(p))
-        return check_backend(&pr, room, why);
+        return check_backend(&pr, workspace, room, why);
     status = plan_cpu(&pr, &pl, &workers, room, why);
+    if (!status)
+        status = check_workspace_apart(&pr.p, workspace, workspace_bytes(&pr, &pl, workers), why);
     if (!status && opened && !is_empty(p))
         *opened = open_forward(&pr, &pl, workers, workspace);
     return status;
@@ -6871,6 +7282,24 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string,
 
 /* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
+/* check_finish_apart is about what is written, read and left alone when states are finished. */
+OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
+                                                const attn_state *state, text *why)
+{
+    attn_params p = *resolved;
+    const call_axes x = axes_of_call(&p);
+    array_set s = { .table = call_fields,
+                    .n = COUNT_OF(call_fields),
+                    .base = &p,
+                    .x = &x,
+                    .written = OUTPUT_RESULT,
+                    .read = OUTPUT_STATE };
+    p.state = *state;
+    p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
+    set_spare(&p, &s);
+    return check_written(&s, 1, why);
+}
+
 /* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
@@ -6910,7 +7339,8 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         return status;
     if (!wants_results(&pr.p))
         return ATTN_ERR_ARG;
-    for (b = 0; b < pr.p.batch; b++) {
+    status = check_finish_apart(&pr.p, state, &why);
+    for (b = 0; b < pr.p.batch && !status; b++) {
         const sequence s = sequence_of(&pr.p, b);
         for (head = 0; head < pr.p.num_heads_q; head++)
             for (i = s.row_from; i < s.row_to; i++)
@@ -7791,7 +8221,7 @@ static const call_field rope_fields[] = {
     { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
-    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
       .stride = { AT(positions_stride) } },
     { GRID(first, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_NONE, AXIS_NONE) },
@@ -7807,8 +8237,7 @@ static attn_status check_rope_pointers(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
-static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
+static call_axes axes_of_turn(const attn_rope_rows *r)
 {
     const call_axes x = { .count = { [AXIS_NONE] = 1,
                                      [AXIS_BATCH] = r->batch,
@@ -7816,6 +8245,13 @@ static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
                                      [AXIS_ROW] = r->seq_len,
                                      [AXIS_DIM] = r->head_dim },
                           .layout = r->layout };
+    return x;
+}
+
+/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
+static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
+{
+    const call_axes x = axes_of_turn(r);
     const int n = COUNT_OF(rope_fields);
     attn_status status = check_values(rope_fields, n, r, why);
     status = status ? status : check_output_fields(rope_fields, n, r, why);
@@ -7867,6 +8303,18 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 
 /* ---- public functions */
 
+/* check_rope_apart lets rows turn in place: equal data, strides and type. */
+static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
+{
+    attn_rope_rows r = *resolved;
+    const call_axes x = axes_of_turn(&r);
+    const array_set s = { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT };
+    if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
+        r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
+        r.x.data = NULL;
+    return check_written(&s, 1, why);
+}
+
 /* apply_rope takes rows with their strides resolved. */
 static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
 {
@@ -7880,6 +8328,7 @@ static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, 
 {
     attn_status status = check_rope(rope, rows->head_dim, why);
     status = status ? status : resolve_rope_rows(rows, why);
+    status = status ? status : check_rope_apart(rows, why);
     return status ? status : check_rope_positions(rope, rows, why);
 }
 
@@ -8047,8 +8496,8 @@ static const call_field cache_fields[] = {
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
 
 /* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
@@ -8099,6 +8548,18 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
+/* settle_storage makes the strides of a side those that count. */
+static void settle_storage(attn_cache *c, int side)
+{
+    cache_side s = side_of(c, side);
+    attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    settle_strides(4, s.count, s.stride);
+    *(side == CACHE_K ? &c->k_stride_layer : &c->v_stride_layer) = s.stride[0];
+    o->stride_batch = s.stride[1];
+    o->stride_head = s.stride[2];
+    o->stride_seq = s.stride[3];
+}
+
 /* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
@@ -8111,34 +8572,24 @@ static void resolve_cache(attn_cache *c)
     c->table = c->uses = c->free_pages = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
+    settle_storage(c, CACHE_K);
+    settle_storage(c, CACHE_V);
 }
 
-static int64_t distance(ptrdiff_t stride)
-{
-    return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
-}
-
-/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
- * axis, from the smallest stride to the largest, has to step over all that the axes before it
- * cover. */
+/* span_of counts the elements from the first to the last. */
 static int64_t span_of(const cache_side *s)
 {
-    int64_t span = s->dim;
-    int n, axis, used = 0;
-    for (n = 0; n < 4; n++) {
-        int next = -1;
-        for (axis = 0; axis < 4; axis++)
-            if (!(used >> axis & 1) &&
-                (next < 0 || distance(s->stride[axis]) < distance(s->stride[next])))
-                next = axis;
-        used |= 1 << next;
-        if (s->count[next] == 1)
-            continue;
-        if (distance(s->stride[next]) < span)
-            return 0;
-        span = plus(span, times(s->count[next] - 1, distance(s->stride[next])));
-    }
-    return span;
+    return plus(extent(s->count, s->stride) - 1, s->dim);
+}
+
+static area area_of_storage(const attn_cache *c, int side)
+{
+    static const char *const names[] = { "the cache's k", "the cache's v" };
+    const cache_side s = side_of(c, side);
+    const int64_t count[] = { s.count[0], s.count[1], s.count[2], s.count[3], s.dim };
+    const ptrdiff_t stride[] = { s.stride[0], s.stride[1], s.stride[2], s.stride[3], 1 };
+    return area_of(names[side], s.storage.data, 5, count, stride,
+                   (int64_t)bytes_of(s.storage.dtype), 1);
 }
 
 static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_status status,
@@ -8156,19 +8607,21 @@ static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_st
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
-    const int64_t span = span_of(&s);
+    const int64_t bytes_each = (int64_t)bytes_of(s.storage.dtype);
+    area a;
     int axis;
     for (axis = 0; axis < 4 && !s.storage.data; axis++)
         if (s.stride[axis] < 0) {
             put(why, s.name);
             return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
         }
-    if (!span)
+    if (times(span_of(&s), bytes_each) >= ADDRESS_LIMIT)
+        return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
+                           why);
+    a = area_of_storage(c, side);
+    if (meets_itself(&a))
         return bad_storage(c, &s, ATTN_ERR_ARG, ": with its strides rows share elements", why);
-    if (times(span, (int64_t)bytes_of(s.storage.dtype)) < ADDRESS_LIMIT)
-        return ATTN_OK;
-    return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
-                       why);
+    return check_aligned(s.name, s.storage.data, bytes_each, why);
 }
 
 /* place_arrays counts the bytes of the first n arrays of the state, at any address, and puts them
@@ -8196,6 +8649,26 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
     return plus(at, ALIGNMENT - 1);
 }
 
+/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
+ * cache. */
+static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
+                                       text *why)
+{
+    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
+    const area m = area_of_bytes("the memory", memory, bytes);
+    attn_status status = check_pair(&k, &v, why);
+    status = status ? status : check_pair(&k, &m, why);
+    return status ? status : check_pair(&v, &m, why);
+}
+
+/* check_arrays_apart wants the arrays of a set to share nothing with storage. */
+static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
+{
+    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
+    const attn_status status = check_apart(set, 1, &k, 0, why);
+    return status ? status : check_apart(set, 1, &v, 0, why);
+}
+
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
  * it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
@@ -8218,6 +8691,7 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)
         return status;
     *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
@@ -8280,6 +8754,7 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
     int64_t need;
     attn_status status = check_shape(c, &resolved, &need, &why);
     status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
+    status = status ? status : check_storage_apart(&resolved, memory, need, &why);
     if (status)
         return status;
     place_arrays(&resolved, STATE_ARRAYS, memory);
@@ -8474,19 +8949,42 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
- * compare. */
+/* A step is looked through once for each range of this number of sequences: a bit of the stack for
+ * each of them. */
+#define SEEN_SEQUENCES 4096
+
+/* check_distinct_from refuses a sequence of a range that comes twice, and tells where the next range
+ * that has any begins. */
+OWN_FRAME static attn_status check_distinct_from(const int32_t *sequences, int64_t batch,
+                                                 int64_t *first, text *why)
+{
+    uint8_t seen[SEEN_SEQUENCES / 8] = { 0 };
+    int64_t b, next = INT64_MAX;
+    for (b = 0; b < batch; b++) {
+        const int64_t at = sequences[b] - *first;
+        if (at >= SEEN_SEQUENCES)
+            next = min64(next, sequences[b]);
+        if (at < 0 || at >= SEEN_SEQUENCES)
+            continue;
+        if (seen[at / 8] >> at % 8 & 1)
+            return bad_entry(why, "sequences", b, sequences[b],
+                             " is there twice: a step has each sequence once");
+        seen[at / 8] = (uint8_t)(seen[at / 8] | 1 << at % 8);
+    }
+    *first = next;
+    return ATTN_OK;
+}
+
+/* check_distinct refuses a sequence that comes twice. Where they ascend there is none. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
-    int64_t b, i, top = -1;
-    for (b = 0; sequences && b < batch; b++) {
-        for (i = 0; sequences[b] <= top && i < b; i++)
-            if (sequences[i] == sequences[b])
-                return bad_entry(why, "sequences", b, sequences[b],
-                                 " is there twice: a step has each sequence once");
-        top = max64(top, sequences[b]);
-    }
-    return ATTN_OK;
+    attn_status status = ATTN_OK;
+    int64_t b = 1, first = 0;
+    while (sequences && b < batch && sequences[b] > sequences[b - 1])
+        b++;
+    while (sequences && b < batch && first < INT64_MAX && !status)
+        status = check_distinct_from(sequences, batch, &first, why);
+    return status;
 }
 
 static attn_status check_step(const attn_cache *c, const attn_cache_step *s, text *why)
@@ -8534,37 +9032,35 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
                        values);
 }
 
-/* is_last_user tells whether all other sequences that have this page are earlier entries of the
- * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
-static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
-                        int32_t page)
-{
-    int64_t others = c->uses[page] - 1, e;
-    for (e = 0; e < b && others > 0; e++) {
-        const cache_part part = part_of(s, e);
-        const page_range r = pages_of(c, c->end[part.sequence], part.count);
-        others -= table_of(c, part.sequence)[i] == page && has_page(c, &r, i);
-    }
-    return others == 0;
-}
-
-/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
- * of shared pages. */
-static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
+/* count_users adds `change` to the users of each page that entry b writes to, and returns how many
+ * pages it takes from the free list: one for each place, unless it was the last to use the page. */
+static int64_t count_users(attn_cache *c, const attn_cache_step *s, int64_t b, int32_t change)
 {
     const cache_part part = part_of(s, b);
     const page_range r = pages_of(c, c->end[part.sequence], part.count);
     int64_t needed = 0, n;
     for (n = 0; n < r.count; n++) {
-        const int64_t i = nth_page(c, &r, n);
-        const int32_t page = table_of(c, part.sequence)[i];
-        needed += page < 0 || !is_last_user(c, s, b, i, page);
+        const int32_t page = table_of(c, part.sequence)[nth_page(c, &r, n)];
+        needed += page < 0 || (c->uses[page] += change) > 0;
     }
     return needed;
 }
 
+/* pages_needed counts the pages that a step takes, for new keys and for copies of shared pages. An
+ * entry takes a copy and no longer uses the page, which is left to the last of its users. The counts
+ * of users say so meanwhile, and are then put back. */
+static int64_t pages_needed(attn_cache *c, const attn_cache_step *s)
+{
+    int64_t needed = 0, b;
+    for (b = 0; b < s->batch; b++)
+        needed += count_users(c, s, b, -1);
+    for (b = 0; b < s->batch; b++)
+        count_users(c, s, b, 1);
+    return needed;
+}
+
 /* check_fits tells whether the whole step fits. */
-static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
+static attn_status check_fits(attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
     int64_t values[] = { c->num_free, c->num_pages, 0 }, b;
@@ -8572,8 +9068,8 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
         const cache_part part = part_of(s, b);
         status = check_room(c, &part, why);
     }
-    for (b = 0; c->page_size && b < s->batch && !status; b++)
-        values[2] += pages_needed(c, s, b);
+    if (c->page_size && !status)
+        values[2] = pages_needed(c, s);
     if (status || values[2] <= c->num_free)
         return status;
     return bad_numbers(why, ATTN_ERR_FULL,
@@ -8664,6 +9160,7 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
 {
     const int packed = s->cu_seqlens != NULL, n = COUNT_OF(step_fields);
     call_axes x = axes_of_rows(c, packed ? 1 : s->batch, s->seq_len);
+    const array_set set = { .table = step_fields, .n = n, .base = s, .x = &x };
     attn_status status = check_values(step_fields, n, s, why);
     x.packed_q = packed;
     x.layout = s->layout;
@@ -8671,6 +9168,7 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
     status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
+    status = status ? status : check_arrays_apart(c, &set, why);
     return status ? status : check_turning(c, s, extended, why);
 }
 
@@ -9110,8 +9608,8 @@ typedef struct cache_outputs {
 #define AT(member) offsetof(cache_outputs, member)
 
 static const call_field read_fields[] = {
-    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
 #undef AT
 
@@ -9119,10 +9617,13 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
 {
     const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
+    const array_set set = { read_fields, n, to, &x, .written = OUTPUT_RESULT };
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
-    return status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    status = status ? status : check_written(&set, 1, why);
+    return status ? status : check_arrays_apart(c, &set, why);
 }
 
 static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,
@@ -9187,6 +9688,7 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
             a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
         packed = times(packed, a->count[axis]);
     }
+    settle_strides(4, a->count, a->stride);
 }
 
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
@@ -9231,10 +9733,10 @@ static const call_field gradient_fields[] = {
     { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
-    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = OUTPUT_RESULT },
 };
 #undef AT
 
@@ -9248,7 +9750,9 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     if (!status && a.data)
         status = check_extent("dbias", sizeof(float), a.count[0], a.count[1], a.count[2],
                               a.count[3], a.stride, why);
-    return status;
+    if (!status)
+        status = check_aligned("dbias", a.data, sizeof(float), why);
+    return status ? status : check_aligned("dslopes", g->dslopes, sizeof(float), why);
 }
 
 /* add_axes adds what the gradients that a backend gets have beyond those of the caller. */
@@ -9346,6 +9850,36 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     if (!status)
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
+}
+
+/* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */
+OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
+                                                   const area *memory, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    array_set sets[] = {
+        { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
+        { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },
+    };
+    const attn_sum_axes bias = bias_axes(p, &g->dbias), slopes = slope_axes(p, g->dslopes);
+    const area sums[] = {
+        area_of("dbias", bias.data, 4, bias.count, bias.stride, sizeof(float), 1),
+        area_of("dslopes", slopes.data, 4, slopes.count, slopes.stride, sizeof(float), 1),
+    };
+    attn_status status;
+    int i;
+    set_spare(p, &sets[0]);
+    set_spare(p, &sets[1]);
+    status = memory ? check_apart(sets, 2, memory, 0, why) : check_written(sets, 2, why);
+    for (i = 0; i < COUNT_OF(sums) && !status; i++) {
+        if (memory)
+            status = check_pair(memory, &sums[i], why);
+        else
+            status = check_itself(&sums[i], NULL, why);
+        if (!status && !memory)
+            status = check_apart(sets, 2, &sums[i], 0, why);
+    }
+    return status || memory ? status : check_pair(&sums[0], &sums[1], why);
 }
 
 /* src/backward/plan.c - the plan of the gradients: items and workspace.
@@ -10883,6 +11417,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     status = resolve_gradients(&pr->p, resolved, why);
+    if (!status && need_data)
+        status = check_gradients_apart(&pr->p, resolved, NULL, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -11003,7 +11539,10 @@ static attn_status check_run(const attn_params *p, const attn_gradients *g, cons
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    return check_backward(p, g, 1, have, c, why);
+    const attn_status status = check_backward(p, g, 1, have, c, why);
+    const area a =
+        area_of_bytes("the workspace", workspace, min64(have, (int64_t)c->info.workspace_bytes));
+    return status ? status : check_gradients_apart(&c->pr.p, &c->grads.g, &a, why);
 }
 
 OWN_FRAME ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,
@@ -11238,6 +11777,20 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
     return ATTN_OK;
 }
 
+/* check_resume_apart wants what the steps write, which no call of a tile sees, to lie apart. */
+OWN_FRAME static attn_status check_resume_apart(const attn_params *p, const area *memory, text *why)
+{
+    problem pr;
+    attn_status status;
+    pr.p = *p;
+    share_keys(&pr.p.k);
+    share_keys(&pr.p.v);
+    validate(&pr.p, &pr, 0, why);
+    pr.p.k.data = pr.p.v.data = NULL;
+    status = check_call_apart(&pr.p, NULL, why);
+    return status ? status : check_call_apart(&pr.p, memory, why);
+}
+
 static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                const void *memory, size_t bytes, resume_layout *lay,
                                attn_params *one, text *why)
@@ -11245,6 +11798,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
     const text begin = *why;
+    area a;
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -11255,8 +11809,10 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     fixed = (size_t)fixed_bytes(lay);
     if (room >= fixed)
         status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
+    a = area_of_bytes("the memory", memory,
+                      room < fixed + need ? (int64_t)room : (int64_t)(fixed + need));
     if (room >= fixed && status != ATTN_ERR_WORKSPACE)
-        return status;
+        return status ? status : check_resume_apart(p, &a, why);
     *why = begin; /* The caller knows of no workspace. */
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");
@@ -12037,8 +12593,10 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
                                         outline *out, text *why)
 {
     problem pr;
-    const attn_status status = validate_dilated(p, d, need_data, &pr, why);
+    attn_status status = validate_dilated(p, d, need_data, &pr, why);
     memset(out, 0, sizeof *out);
+    if (!status && need_data)
+        status = check_call_apart(&pr.p, NULL, why);
     if (status)
         return status;
     fill_outline(&pr, out);
@@ -12769,14 +13327,35 @@ static attn_status check_dilated(const attn_params *p, const attn_dilated *d, in
     return status ? status : check_dilated_room(lay, have, "attn_dilated_workspace_size", why);
 }
 
+/* check_dilated_memory wants the workspace to lie apart, in a call that has passed its checks. */
+OWN_FRAME static attn_status check_dilated_memory(const attn_params *p, const attn_dilated *d,
+                                                  const void *workspace, int64_t bytes, text *why)
+{
+    problem pr;
+    validate_dilated(p, d, 1, &pr, why);
+    return check_workspace_apart(&pr.p, workspace, bytes, why);
+}
+
+/* check_dilated_run checks everything that can be wrong before a run. */
+static attn_status check_dilated_run(const attn_params *p, const attn_dilated *d,
+                                     const void *workspace, size_t workspace_bytes,
+                                     dilated_layout *lay, text *why)
+{
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    const attn_status status = check_dilated(p, d, 1, have, lay, why);
+    if (status || !lay->slot_bytes)
+        return status;
+    return check_dilated_memory(p, d, workspace, min64(have, dilated_bytes(lay, lay->workers)),
+                                why);
+}
+
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
                                         const void *workspace, size_t workspace_bytes, char *buffer,
                                         size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const int64_t have = bytes_given(workspace, workspace_bytes);
-    return verdict(check_dilated(p, d, 1, have, &lay, &why), buffer, &why);
+    return verdict(check_dilated_run(p, d, workspace, workspace_bytes, &lay, &why), buffer, &why);
 }
 
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
@@ -12836,7 +13415,7 @@ OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_di
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    const attn_status status = check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &why);
+    const attn_status status = check_dilated_run(p, d, workspace, bytes, &lay, &why);
     *run = status || !lay.slot_bytes ? NULL : open_run(p, d, &lay, workspace, bytes);
     return status;
 }
@@ -13053,6 +13632,31 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
                   : check_dilated_room(lay, have, "attn_dilated_backward_workspace_size", why);
 }
 
+OWN_FRAME static attn_status check_dilated_gradients_memory(const attn_params *p,
+                                                            const attn_dilated *d,
+                                                            const attn_gradients *g,
+                                                            const area *memory, text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    validate_gradients(p, d, g, 1, &pr, &resolved, why);
+    return check_gradients_apart(&pr.p, &resolved, memory, why);
+}
+
+static attn_status check_dilated_backward_run(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, const void *workspace,
+                                              size_t workspace_bytes, dilated_layout *lay,
+                                              text *why)
+{
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    const attn_status status = check_dilated_backward(p, d, g, 1, have, lay, why);
+    area a;
+    if (status)
+        return status;
+    a = area_of_bytes("the workspace", workspace, min64(have, dilated_bytes(lay, lay->workers)));
+    return check_dilated_gradients_memory(p, d, g, &a, why);
+}
+
 /* ---- a call */
 
 static int64_t grad_dim(const dilated_slot *w, int which)
@@ -13060,15 +13664,16 @@ static int64_t grad_dim(const dilated_slot *w, int which)
     return which == GRAD_V ? w->asked->head_dim_v : w->asked->head_dim;
 }
 
-/* view_output gives an output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. Axes that views broadcast
+ * have length 1. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
     attn_output o = *t;
     o.data = t->data ? (char *)t->data + ((const char *)view.data - (const char *)t->data) : NULL;
-    o.stride_batch = w->at.count > 1 ? view.stride_batch : 0;
-    o.stride_head = w->heads > 1 ? view.stride_head : 0;
-    o.stride_seq = view.stride_seq;
+    o.stride_batch = stride_or(view.stride_batch, 0);
+    o.stride_head = stride_or(view.stride_head, 0);
+    o.stride_seq = stride_or(view.stride_seq, 0);
     return o;
 }
 
@@ -13219,8 +13824,7 @@ OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_d
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    const attn_status status =
-        check_dilated_backward(p, d, g, 1, bytes_given(workspace, bytes), &lay, &why);
+    const attn_status status = check_dilated_backward_run(p, d, g, workspace, bytes, &lay, &why);
     if (status)
         return status;
     *run = open_run(p, d, &lay, workspace, bytes);
@@ -13260,8 +13864,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const int64_t have = bytes_given(workspace, workspace_bytes);
-    return verdict(check_dilated_backward(p, d, g, 1, have, &lay, &why), buffer, &why);
+    return verdict(check_dilated_backward_run(p, d, g, workspace, workspace_bytes, &lay, &why),
+                   buffer, &why);
 }
 
 /* src/dilated/dilated.c - dilated attention: forward and backward. */
@@ -13358,14 +13962,23 @@ static ring_share share_of(const ring_cut *c, int rank)
 }
 
 /* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
- * owner, or -1 if none does. */
+ * owner, or -1 if none does. The ranges of a rank ascend, and empty ones come before others that
+ * begin where they do. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
-    int64_t i;
-    for (*owner = 0; *owner < ranks; ++*owner)
-        for (i = ring->first_range[*owner]; i < ring->first_range[*owner + 1]; i++)
-            if (ring->ranges[i].begin == x && ring->ranges[i].count > 0)
-                return x + ring->ranges[i].count;
+    for (*owner = 0; *owner < ranks; ++*owner) {
+        int64_t from = ring->first_range[*owner], to = ring->first_range[*owner + 1];
+        const int64_t first = from;
+        while (from < to) { /* Its last range that begins at x or before is the one before `to`. */
+            const int64_t middle = from + (to - from) / 2;
+            if (ring->ranges[middle].begin > x)
+                to = middle;
+            else
+                from = middle + 1;
+        }
+        if (to > first && ring->ranges[to - 1].begin == x && ring->ranges[to - 1].count > 0)
+            return x + ring->ranges[to - 1].count;
+    }
     return -1;
 }
 
@@ -13686,7 +14299,7 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* It is not read. */
+        local->k.data = local->v.data = &not_read;
 }
 
 /* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
@@ -13962,26 +14575,46 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return share_of(&c, ring->transport->rank).length;
 }
 
+/* check_ring_memory wants the workspace to lie apart, in a call that has passed its checks. */
+OWN_FRAME static attn_status check_ring_memory(const attn_params *p, const attn_gradients *g,
+                                               const attn_ring *ring, int64_t length,
+                                               const area *memory, text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    take_local(&pr.p, p, ring, length);
+    validate(&pr.p, &pr, 0, why);
+    if (!g)
+        return check_call_apart(&pr.p, memory, why);
+    resolved = *g;
+    resolve_gradients(&pr.p, &resolved, why);
+    return check_gradients_apart(&pr.p, &resolved, memory, why);
+}
+
 /* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
 {
     const int64_t have = bytes_given(workspace, bytes);
-    int64_t need;
+    int64_t need, length;
+    area a;
     attn_status status = check_query(p, g, gradients, ring, why);
-    if (!status)
-        status = check_tensors_held(p, g, ring, own_length(p, ring), why);
+    if (status)
+        return status;
+    length = own_length(p, ring);
+    status = check_tensors_held(p, g, ring, length, why);
     if (status)
         return status;
     status = ring_bytes(p, g, ring, &need);
     if (status == ATTN_ERR_OVERFLOW)
         return bad_field(why, status, "seq_len_kv", p->seq_len_kv,
                          ": the workspace of a ring would exceed the address space");
-    if (status || have >= need)
-        return status;
-    return too_small(why, have, need,
-                     g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
+    if (!status && have < need)
+        status = too_small(why, have, need,
+                           g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
+    a = area_of_bytes("the workspace", workspace, status ? 0 : need);
+    return status ? status : check_ring_memory(p, g, ring, length, &a, why);
 }
 
 /* src/ring/agree.c - agreement of the ranks: before anything is sent, with each exchange, before outputs are written. */

@@ -85,14 +85,20 @@
  * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed: the
  *   stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares an
  *   input along an axis: all indices of that axis then read one element, and packed strides count
- *   that axis as one long. Both hold for tensors,
- *   bias, masks, slopes and everything else that has a stride. The last dimension of a tensor is
- *   always contiguous. Data need only be aligned for its element type.
+ *   that axis as one long. Both hold for tensors, bias, masks, slopes and everything else that has a
+ *   stride. The last dimension of a tensor is always contiguous. The stride of an axis of length 1
+ *   does not matter. Data need only be aligned for its element type, and a call is refused if it is
+ *   not.
  * Layout. p.layout says what packed means for q, k, v and o and their gradients: [batch, head, seq,
  *   dim], or [batch, seq, head, dim] as most layers and other libraries have it. It changes nothing
  *   else: lse, stats, states, logits, bias and masks keep their documented shapes. A stride that is
  *   given counts in both layouts.
- * Aliasing. An output must not overlap any input, the workspace or another output.
+ * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another output
+ *   or itself, or the call is refused. Elements count, and not all that lies between the first and
+ *   the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call does not write
+ *   (o with partial) do not count, nor do rows and keys that no length of the batch reaches. Two
+ *   arrays whose strides have so little in common that 4096 trials decide nothing are taken to be
+ *   apart. attn_rope_apply and the merges say where an output may be an input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -578,7 +584,8 @@ typedef struct attn_params {
      * the keys and the sink is l, and m is at most 16 below the largest x log2(e), so that none
      * overflows. The LSE is (m + log2(l)) ln(2). An empty row has (-inf, 0), or with a sink (sink
      * log2(e), 1). f32 [batch, num_heads_q, seq_len_q, 2], or [num_heads_q, token, 2] with
-     * cu_seqlens_q. NULL data turns it off. */
+     * cu_seqlens_q. Strides count floats, of which a row takes 2, so those of lse do not serve.
+     * NULL data turns it off. */
     attn_output stats;
 
     /* ---- lengths of each batch entry. They are counts, and 0 is allowed. */

@@ -50,6 +50,9 @@ enum field_axis {
     AXIS_COUNT
 };
 
+/* Which outputs a call writes: a result, or the raw states of p.partial. */
+enum { OUTPUT_RESULT = 1, OUTPUT_STATE = 2 };
+
 /* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
     BY_PART = 1,      /* calls of some rows or some keys */
@@ -67,7 +70,7 @@ typedef struct call_field {
     const char *name;
     uint16_t offset; /* of the value, or of the pointer to an array */
     uint16_t type, takers;
-    uint16_t output; /* nonzero: written by the call */
+    uint16_t output; /* nonzero: written by the calls that its bits tell, OUTPUT_RESULT, ... */
     uint16_t dtype;  /* F_STORED: offset of the attn_dtype */
     uint16_t axis[4];
     uint16_t stride[4];  /* offsets of ptrdiff_t; 0 = there is none, and the axis is packed */
@@ -130,9 +133,10 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
-    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = 1 },
-    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = 1 },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,
+      .instead = "a row takes 2 floats, m and l" },
 
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
@@ -203,14 +207,17 @@ static const call_field call_fields[] = {
     /* ---- further outputs */
     { VALUE(partial, F_INT, (ONE_CALL & ~BY_GRADIENTS) | BY_PART | BY_FINISH, ANY),
       .instead = "it works with finished rows" },
-    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE), .output = 1 },
-    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V), .output = 1 },
+    { GRID(state.m, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_STATE },
+    { GRID(state.l, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_STATE },
+    { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V),
+      .output = OUTPUT_STATE },
     { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
-      .output = 1, .instead = "ask for logits in a call with all keys" },
+      .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
@@ -334,6 +341,15 @@ typedef struct call_axes {
     int layout; /* attn_layout */
 } call_axes;
 
+/* The largest element is a number of 64 bits, which some machines align to 4 bytes. */
+struct aligned_number {
+    char before;
+    int64_t number;
+};
+
+/* It stands for an array that a level has elsewhere, where it only checks a call. */
+static const int64_t not_read = 0;
+
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;
@@ -382,23 +398,49 @@ static int keeps_tokens(const call_field *f, const call_axes *x)
            (f->axis[3] == AXIS_DIM || f->axis[3] == AXIS_DIM_V);
 }
 
-/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only a shared axis has
- * a stride of 0. */
+/* settle_strides makes strides along which nothing moves 0, so that no product with them
+ * overflows. */
+static void settle_strides(int axes, const int64_t *count, ptrdiff_t *stride)
+{
+    int axis, empty = 0;
+    for (axis = 0; axis < axes; axis++)
+        empty |= count[axis] == 0;
+    for (axis = 0; axis < axes; axis++)
+        if (count[axis] == 1 || (empty && (stride[axis] > MOST || stride[axis] < -MOST)))
+            stride[axis] = 0;
+}
+
+/* The strides of an array, with 0 and "broadcast" replaced by what they mean: only axes that
+ * are shared or of length 1 have a stride of 0. */
 static void resolve_strides_of(const call_field *f, const void *base, const call_axes *x,
                                ptrdiff_t stride[4])
 {
     static const char orders[2][4] = { { 3, 2, 1, 0 }, { 3, 1, 2, 0 } };
-    int64_t elements = 1;
+    int64_t elements = 1, count[4];
     int i;
     for (i = 0; i < 4; i++) {
         const int axis = orders[keeps_tokens(f, x)][i];
         const ptrdiff_t given = stride_given(f, base, axis);
+        count[axis] = x->count[f->axis[axis]];
         stride[axis] = stride_or(given, elements);
         if (given != ATTN_STRIDE_BROADCAST) /* A shared axis takes no room. */
-            elements = times(elements, max64(x->count[f->axis[axis]], 1));
+            elements = times(elements, max64(count[axis], 1));
     }
     if (is_packed(f, x))
         stride[0] = 0;
+    settle_strides(4, count, stride);
+}
+
+/* check_aligned wants an array to lie where the machine can read its elements. */
+static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
+{
+    const int64_t alignment = min64(bytes_each, (int64_t)offsetof(struct aligned_number, number));
+    if ((uintptr_t)data % (uintptr_t)alignment == 0)
+        return ATTN_OK;
+    put(why, name);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       ": its address must be a multiple of #, the alignment of its elements",
+                       &alignment);
 }
 
 static attn_status check_array(const call_field *f, const void *base, const call_axes *x,
@@ -406,11 +448,14 @@ static attn_status check_array(const call_field *f, const void *base, const call
 {
     const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
                                x->count[f->axis[3]] };
+    attn_status status;
     const int64_t elements = extent(count, stride);
     int64_t bytes = times(elements, element_bytes(f, base));
     if (f->type == F_BITS && bytes < TOO_BIG)
         bytes = ceil_div(elements, 8);
-    return check_bytes(f->name, bytes, count, why);
+    status = check_bytes(f->name, bytes, count, why);
+    return status ? status
+                  : check_aligned(f->name, field_data(f, base), element_bytes(f, base), why);
 }
 
 /* Outputs are not broadcast. */

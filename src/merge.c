@@ -7,6 +7,24 @@
 #include "validate.c"
 #include "state.c"
 
+/* check_finish_apart is about what is written, read and left alone when states are finished. */
+OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
+                                                const attn_state *state, text *why)
+{
+    attn_params p = *resolved;
+    const call_axes x = axes_of_call(&p);
+    array_set s = { .table = call_fields,
+                    .n = COUNT_OF(call_fields),
+                    .base = &p,
+                    .x = &x,
+                    .written = OUTPUT_RESULT,
+                    .read = OUTPUT_STATE };
+    p.state = *state;
+    p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
+    set_spare(&p, &s);
+    return check_written(&s, 1, why);
+}
+
 /* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
 static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
                        const attn_state *state)
@@ -46,7 +64,8 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
         return status;
     if (!wants_results(&pr.p))
         return ATTN_ERR_ARG;
-    for (b = 0; b < pr.p.batch; b++) {
+    status = check_finish_apart(&pr.p, state, &why);
+    for (b = 0; b < pr.p.batch && !status; b++) {
         const sequence s = sequence_of(&pr.p, b);
         for (head = 0; head < pr.p.num_heads_q; head++)
             for (i = s.row_from; i < s.row_to; i++)

@@ -52,7 +52,8 @@ static void plan_items(const problem *pr, plan *pl)
  * or less of an L1 cache, which costs up to 20 % of the speed. */
 static int row_aliases(const attn_tensor *x, int64_t dim)
 {
-    return x->stride_seq != dim && x->stride_seq % (1024 / (int)sizeof(float)) == 0;
+    return x->stride_seq && x->stride_seq != dim &&
+           x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
 /* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or

@@ -147,6 +147,20 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
     return ATTN_OK;
 }
 
+/* check_resume_apart wants what the steps write, which no call of a tile sees, to lie apart. */
+OWN_FRAME static attn_status check_resume_apart(const attn_params *p, const area *memory, text *why)
+{
+    problem pr;
+    attn_status status;
+    pr.p = *p;
+    share_keys(&pr.p.k);
+    share_keys(&pr.p.v);
+    validate(&pr.p, &pr, 0, why);
+    pr.p.k.data = pr.p.v.data = NULL;
+    status = check_call_apart(&pr.p, NULL, why);
+    return status ? status : check_call_apart(&pr.p, memory, why);
+}
+
 static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,
                                const void *memory, size_t bytes, resume_layout *lay,
                                attn_params *one, text *why)
@@ -154,6 +168,7 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     char *base = memory ? align_memory(memory) : NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
     const text begin = *why;
+    area a;
     attn_status status = prepare(p, tile_keys, base, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
@@ -164,8 +179,10 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
     fixed = (size_t)fixed_bytes(lay);
     if (room >= fixed)
         status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
+    a = area_of_bytes("the memory", memory,
+                      room < fixed + need ? (int64_t)room : (int64_t)(fixed + need));
     if (room >= fixed && status != ATTN_ERR_WORKSPACE)
-        return status;
+        return status ? status : check_resume_apart(p, &a, why);
     *why = begin; /* The caller knows of no workspace. */
     put_field(why, "memory_bytes", (int64_t)room);
     put(why, " is too small: attn_resume_memory says ");

@@ -51,7 +51,8 @@ static inline void add_floats(float *to, const float *from, int64_t count)
 
 static inline int is_state(const attn_state *s)
 {
-    return s && s->m && s->l && s->o;
+    return s && s->m && s->l && s->o &&
+           ((uintptr_t)s->m | (uintptr_t)s->l | (uintptr_t)s->o) % sizeof(float) == 0;
 }
 
 /* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a

@@ -9,6 +9,7 @@
 #include "rules.c"
 #include "problem.c"
 #include "keys.c"
+#include "overlap.c"
 
 static attn_status check_sizes(const attn_params *p, text *why)
 {
@@ -380,6 +381,41 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
+
+/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
+ * tensors and in arrays of pairs. Pages and rings count whole. */
+static void set_spare(const attn_params *p, array_set *s)
+{
+    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
+    for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
+        const sequence q = sequence_of(p, b);
+        rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
+        keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
+        i = max64(i, q.row_to);
+        columns = max64(columns, q.column + q.key_to);
+    }
+    if (b == 0)
+        return;
+    s->spare[AXIS_ROW] = rows_held(p) - rows;
+    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
+    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
+    if (!is_scattered(p))
+        s->spare[AXIS_KEY] = keys_held(p) - keys;
+}
+
+/* check_call_apart looks at all that a call writes, or only at `memory` unless that is NULL. The call
+ * writes results, or raw states with p.partial. */
+OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    array_set s = { .table = call_fields,
+                    .n = COUNT_OF(call_fields),
+                    .base = p,
+                    .x = &x,
+                    .written = p->partial ? OUTPUT_STATE : OUTPUT_RESULT };
+    set_spare(p, &s);
+    return memory ? check_apart(&s, 1, memory, 0, why) : check_written(&s, 1, why);
+}
 
 static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
 {

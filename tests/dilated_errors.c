@@ -220,6 +220,7 @@ static void check_one(const right_call *c, attn_status expected, const char *sen
 
 static void check_others(void)
 {
+    static unsigned char room[1 << 20];
     right_call c;
     char text[200];
     int32_t index[100];
@@ -228,7 +229,7 @@ static void check_others(void)
     make_right(&c);
     CHECK(strcmp(attn_dilated_check(NULL, &c.d, NULL, 0, text, sizeof text), "params is NULL") == 0,
           "%s", text);
-    CHECK(strcmp(attn_dilated_check(&c.p, &c.d, values, 1 << 20, text, sizeof text), "ok") == 0,
+    CHECK(strcmp(attn_dilated_check(&c.p, &c.d, room, sizeof room, text, sizeof text), "ok") == 0,
           "%s", text);
     CHECK(strcmp(attn_dilated_check(&c.p, &c.d, NULL, 0, NULL, 0), "workspace too small") == 0,
           "no buffer");

@@ -622,7 +622,7 @@ static void check_round(const attn_params *p)
     calls_run += right && bytes == need && stays_inside(p);
     if (right && bytes == need && stays_inside(p))
         run(p, 1, bytes);
-    else if (!right)
+    else if (!right && bytes == need) /* A larger workspace would reach into other arrays. */
         run(p, 0, sized == ATTN_OK ? bytes : 256);
 }
 

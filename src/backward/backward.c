@@ -90,6 +90,8 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     status = resolve_gradients(&pr->p, resolved, why);
+    if (!status && need_data)
+        status = check_gradients_apart(&pr->p, resolved, NULL, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -210,7 +212,10 @@ static attn_status check_run(const attn_params *p, const attn_gradients *g, cons
 {
     const int64_t limit = ADDRESS_LIMIT;
     const int64_t have = !workspace ? 0 : bytes < (uint64_t)limit ? (int64_t)bytes : limit;
-    return check_backward(p, g, 1, have, c, why);
+    const attn_status status = check_backward(p, g, 1, have, c, why);
+    const area a =
+        area_of_bytes("the workspace", workspace, min64(have, (int64_t)c->info.workspace_bytes));
+    return status ? status : check_gradients_apart(&c->pr.p, &c->grads.g, &a, why);
 }
 
 OWN_FRAME ATTN_API const char *attn_backward_check(const attn_params *p, const attn_gradients *g,

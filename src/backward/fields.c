@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../api/backward.h"
-#include "../fields.c"
+#include "../overlap.c"
 
 /* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
@@ -31,6 +31,7 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
             a->stride[axis] = given[axis] ? given[axis] : to_stride(packed);
         packed = times(packed, a->count[axis]);
     }
+    settle_strides(4, a->count, a->stride);
 }
 
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
@@ -75,10 +76,10 @@ static const call_field gradient_fields[] = {
     { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
-    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
-    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = 1 },
+    { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(dk, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(dv, AXIS_BATCH, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+    { LIST(dsinks, F_F32, BY_ALL, AXIS_NONE, AXIS_HEAD), .output = OUTPUT_RESULT },
 };
 #undef AT
 
@@ -92,7 +93,9 @@ static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, te
     if (!status && a.data)
         status = check_extent("dbias", sizeof(float), a.count[0], a.count[1], a.count[2],
                               a.count[3], a.stride, why);
-    return status;
+    if (!status)
+        status = check_aligned("dbias", a.data, sizeof(float), why);
+    return status ? status : check_aligned("dslopes", g->dslopes, sizeof(float), why);
 }
 
 /* add_axes adds what the gradients that a backend gets have beyond those of the caller. */

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "fields.c"
-#include "../problem.c"
+#include "../validate.c"
 
 /* check_given names the first array that gradients need and that is not given. */
 static attn_status check_given(const attn_params *p, const attn_gradients *g, int naive, text *why)
@@ -92,4 +92,34 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     if (!status)
         status = check_output_fields(gradient_fields, COUNT_OF(gradient_fields), g, why);
     return status;
+}
+
+/* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */
+OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
+                                                   const area *memory, text *why)
+{
+    const call_axes x = axes_of_call(p);
+    array_set sets[] = {
+        { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
+        { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },
+    };
+    const attn_sum_axes bias = bias_axes(p, &g->dbias), slopes = slope_axes(p, g->dslopes);
+    const area sums[] = {
+        area_of("dbias", bias.data, 4, bias.count, bias.stride, sizeof(float), 1),
+        area_of("dslopes", slopes.data, 4, slopes.count, slopes.stride, sizeof(float), 1),
+    };
+    attn_status status;
+    int i;
+    set_spare(p, &sets[0]);
+    set_spare(p, &sets[1]);
+    status = memory ? check_apart(sets, 2, memory, 0, why) : check_written(sets, 2, why);
+    for (i = 0; i < COUNT_OF(sums) && !status; i++) {
+        if (memory)
+            status = check_pair(memory, &sums[i], why);
+        else
+            status = check_itself(&sums[i], NULL, why);
+        if (!status && !memory)
+            status = check_apart(sets, 2, &sums[i], 0, why);
+    }
+    return status || memory ? status : check_pair(&sums[0], &sums[1], why);
 }

@@ -262,8 +262,8 @@ typedef struct cache_outputs {
 #define AT(member) offsetof(cache_outputs, member)
 
 static const call_field read_fields[] = {
-    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(k, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(v, AXIS_NONE, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
 #undef AT
 
@@ -271,10 +271,13 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
 {
     const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
+    const array_set set = { read_fields, n, to, &x, .written = OUTPUT_RESULT };
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
-    return status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    status = status ? status : check_written(&set, 1, why);
+    return status ? status : check_arrays_apart(c, &set, why);
 }
 
 static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, int64_t first,

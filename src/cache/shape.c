@@ -8,7 +8,7 @@
 #pragma once
 
 #include "../api/cache.h"
-#include "../fields.c"
+#include "../overlap.c"
 
 enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
 
@@ -105,8 +105,8 @@ static const call_field cache_fields[] = {
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
     { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = 1 },
-    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = 1 },
+    { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
 
 /* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
@@ -157,6 +157,18 @@ static ptrdiff_t pack_storage(const attn_cache *c, int64_t dim, attn_output *o, 
     return stride_or(layer, times(cache_entries(c), entry));
 }
 
+/* settle_storage makes the strides of a side those that count. */
+static void settle_storage(attn_cache *c, int side)
+{
+    cache_side s = side_of(c, side);
+    attn_output *o = side == CACHE_K ? &c->k : &c->v;
+    settle_strides(4, s.count, s.stride);
+    *(side == CACHE_K ? &c->k_stride_layer : &c->v_stride_layer) = s.stride[0];
+    o->stride_batch = s.stride[1];
+    o->stride_head = s.stride[2];
+    o->stride_seq = s.stride[3];
+}
+
 /* resolve_cache fills in every default. */
 static void resolve_cache(attn_cache *c)
 {
@@ -169,34 +181,24 @@ static void resolve_cache(attn_cache *c)
     c->table = c->uses = c->free_pages = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
+    settle_storage(c, CACHE_K);
+    settle_storage(c, CACHE_V);
 }
 
-static int64_t distance(ptrdiff_t stride)
-{
-    return stride < 0 ? -max64(stride, -TOO_BIG) : stride;
-}
-
-/* span_of counts the elements from the first to the last, or gives 0 if two rows share some: each
- * axis, from the smallest stride to the largest, has to step over all that the axes before it
- * cover. */
+/* span_of counts the elements from the first to the last. */
 static int64_t span_of(const cache_side *s)
 {
-    int64_t span = s->dim;
-    int n, axis, used = 0;
-    for (n = 0; n < 4; n++) {
-        int next = -1;
-        for (axis = 0; axis < 4; axis++)
-            if (!(used >> axis & 1) &&
-                (next < 0 || distance(s->stride[axis]) < distance(s->stride[next])))
-                next = axis;
-        used |= 1 << next;
-        if (s->count[next] == 1)
-            continue;
-        if (distance(s->stride[next]) < span)
-            return 0;
-        span = plus(span, times(s->count[next] - 1, distance(s->stride[next])));
-    }
-    return span;
+    return plus(extent(s->count, s->stride) - 1, s->dim);
+}
+
+static area area_of_storage(const attn_cache *c, int side)
+{
+    static const char *const names[] = { "the cache's k", "the cache's v" };
+    const cache_side s = side_of(c, side);
+    const int64_t count[] = { s.count[0], s.count[1], s.count[2], s.count[3], s.dim };
+    const ptrdiff_t stride[] = { s.stride[0], s.stride[1], s.stride[2], s.stride[3], 1 };
+    return area_of(names[side], s.storage.data, 5, count, stride,
+                   (int64_t)bytes_of(s.storage.dtype), 1);
 }
 
 static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_status status,
@@ -214,19 +216,21 @@ static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_st
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
-    const int64_t span = span_of(&s);
+    const int64_t bytes_each = (int64_t)bytes_of(s.storage.dtype);
+    area a;
     int axis;
     for (axis = 0; axis < 4 && !s.storage.data; axis++)
         if (s.stride[axis] < 0) {
             put(why, s.name);
             return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
         }
-    if (!span)
+    if (times(span_of(&s), bytes_each) >= ADDRESS_LIMIT)
+        return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
+                           why);
+    a = area_of_storage(c, side);
+    if (meets_itself(&a))
         return bad_storage(c, &s, ATTN_ERR_ARG, ": with its strides rows share elements", why);
-    if (times(span, (int64_t)bytes_of(s.storage.dtype)) < ADDRESS_LIMIT)
-        return ATTN_OK;
-    return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
-                       why);
+    return check_aligned(s.name, s.storage.data, bytes_each, why);
 }
 
 /* place_arrays counts the bytes of the first n arrays of the state, at any address, and puts them
@@ -254,6 +258,26 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
     return plus(at, ALIGNMENT - 1);
 }
 
+/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
+ * cache. */
+static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
+                                       text *why)
+{
+    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
+    const area m = area_of_bytes("the memory", memory, bytes);
+    attn_status status = check_pair(&k, &v, why);
+    status = status ? status : check_pair(&k, &m, why);
+    return status ? status : check_pair(&v, &m, why);
+}
+
+/* check_arrays_apart wants the arrays of a set to share nothing with storage. */
+static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
+{
+    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
+    const attn_status status = check_apart(set, 1, &k, 0, why);
+    return status ? status : check_apart(set, 1, &v, 0, why);
+}
+
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
  * it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
@@ -276,6 +300,7 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)
         return status;
     *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
@@ -338,6 +363,7 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
     int64_t need;
     attn_status status = check_shape(c, &resolved, &need, &why);
     status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
+    status = status ? status : check_storage_apart(&resolved, memory, need, &why);
     if (status)
         return status;
     place_arrays(&resolved, STATE_ARRAYS, memory);

@@ -77,19 +77,42 @@ static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, i
     return ATTN_OK;
 }
 
-/* check_distinct refuses a sequence that comes twice. As long as they ascend there is nothing to
- * compare. */
+/* A step is looked through once for each range of this number of sequences: a bit of the stack for
+ * each of them. */
+#define SEEN_SEQUENCES 4096
+
+/* check_distinct_from refuses a sequence of a range that comes twice, and tells where the next range
+ * that has any begins. */
+OWN_FRAME static attn_status check_distinct_from(const int32_t *sequences, int64_t batch,
+                                                 int64_t *first, text *why)
+{
+    uint8_t seen[SEEN_SEQUENCES / 8] = { 0 };
+    int64_t b, next = INT64_MAX;
+    for (b = 0; b < batch; b++) {
+        const int64_t at = sequences[b] - *first;
+        if (at >= SEEN_SEQUENCES)
+            next = min64(next, sequences[b]);
+        if (at < 0 || at >= SEEN_SEQUENCES)
+            continue;
+        if (seen[at / 8] >> at % 8 & 1)
+            return bad_entry(why, "sequences", b, sequences[b],
+                             " is there twice: a step has each sequence once");
+        seen[at / 8] = (uint8_t)(seen[at / 8] | 1 << at % 8);
+    }
+    *first = next;
+    return ATTN_OK;
+}
+
+/* check_distinct refuses a sequence that comes twice. Where they ascend there is none. */
 static attn_status check_distinct(const int32_t *sequences, int64_t batch, text *why)
 {
-    int64_t b, i, top = -1;
-    for (b = 0; sequences && b < batch; b++) {
-        for (i = 0; sequences[b] <= top && i < b; i++)
-            if (sequences[i] == sequences[b])
-                return bad_entry(why, "sequences", b, sequences[b],
-                                 " is there twice: a step has each sequence once");
-        top = max64(top, sequences[b]);
-    }
-    return ATTN_OK;
+    attn_status status = ATTN_OK;
+    int64_t b = 1, first = 0;
+    while (sequences && b < batch && sequences[b] > sequences[b - 1])
+        b++;
+    while (sequences && b < batch && first < INT64_MAX && !status)
+        status = check_distinct_from(sequences, batch, &first, why);
+    return status;
 }
 
 static attn_status check_step(const attn_cache *c, const attn_cache_step *s, text *why)
@@ -137,37 +160,35 @@ static attn_status check_room(const attn_cache *c, const cache_part *part, text 
                        values);
 }
 
-/* is_last_user tells whether all other sequences that have this page are earlier entries of the
- * step and write to it, too. They will then have taken copies, and the page is left to entry b. */
-static int is_last_user(const attn_cache *c, const attn_cache_step *s, int64_t b, int64_t i,
-                        int32_t page)
-{
-    int64_t others = c->uses[page] - 1, e;
-    for (e = 0; e < b && others > 0; e++) {
-        const cache_part part = part_of(s, e);
-        const page_range r = pages_of(c, c->end[part.sequence], part.count);
-        others -= table_of(c, part.sequence)[i] == page && has_page(c, &r, i);
-    }
-    return others == 0;
-}
-
-/* pages_needed counts the pages that entry b takes from the free list, for new keys and for copies
- * of shared pages. */
-static int64_t pages_needed(const attn_cache *c, const attn_cache_step *s, int64_t b)
+/* count_users adds `change` to the users of each page that entry b writes to, and returns how many
+ * pages it takes from the free list: one for each place, unless it was the last to use the page. */
+static int64_t count_users(attn_cache *c, const attn_cache_step *s, int64_t b, int32_t change)
 {
     const cache_part part = part_of(s, b);
     const page_range r = pages_of(c, c->end[part.sequence], part.count);
     int64_t needed = 0, n;
     for (n = 0; n < r.count; n++) {
-        const int64_t i = nth_page(c, &r, n);
-        const int32_t page = table_of(c, part.sequence)[i];
-        needed += page < 0 || !is_last_user(c, s, b, i, page);
+        const int32_t page = table_of(c, part.sequence)[nth_page(c, &r, n)];
+        needed += page < 0 || (c->uses[page] += change) > 0;
     }
     return needed;
 }
 
+/* pages_needed counts the pages that a step takes, for new keys and for copies of shared pages. An
+ * entry takes a copy and no longer uses the page, which is left to the last of its users. The counts
+ * of users say so meanwhile, and are then put back. */
+static int64_t pages_needed(attn_cache *c, const attn_cache_step *s)
+{
+    int64_t needed = 0, b;
+    for (b = 0; b < s->batch; b++)
+        needed += count_users(c, s, b, -1);
+    for (b = 0; b < s->batch; b++)
+        count_users(c, s, b, 1);
+    return needed;
+}
+
 /* check_fits tells whether the whole step fits. */
-static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, text *why)
+static attn_status check_fits(attn_cache *c, const attn_cache_step *s, text *why)
 {
     attn_status status = ATTN_OK;
     int64_t values[] = { c->num_free, c->num_pages, 0 }, b;
@@ -175,8 +196,8 @@ static attn_status check_fits(const attn_cache *c, const attn_cache_step *s, tex
         const cache_part part = part_of(s, b);
         status = check_room(c, &part, why);
     }
-    for (b = 0; c->page_size && b < s->batch && !status; b++)
-        values[2] += pages_needed(c, s, b);
+    if (c->page_size && !status)
+        values[2] = pages_needed(c, s);
     if (status || values[2] <= c->num_free)
         return status;
     return bad_numbers(why, ATTN_ERR_FULL,
@@ -267,6 +288,7 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
 {
     const int packed = s->cu_seqlens != NULL, n = COUNT_OF(step_fields);
     call_axes x = axes_of_rows(c, packed ? 1 : s->batch, s->seq_len);
+    const array_set set = { .table = step_fields, .n = n, .base = s, .x = &x };
     attn_status status = check_values(step_fields, n, s, why);
     x.packed_q = packed;
     x.layout = s->layout;
@@ -274,5 +296,6 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
     status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
+    status = status ? status : check_arrays_apart(c, &set, why);
     return status ? status : check_turning(c, s, extended, why);
 }

@@ -172,6 +172,31 @@ static attn_status check_dilated_backward(const attn_params *p, const attn_dilat
                   : check_dilated_room(lay, have, "attn_dilated_backward_workspace_size", why);
 }
 
+OWN_FRAME static attn_status check_dilated_gradients_memory(const attn_params *p,
+                                                            const attn_dilated *d,
+                                                            const attn_gradients *g,
+                                                            const area *memory, text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    validate_gradients(p, d, g, 1, &pr, &resolved, why);
+    return check_gradients_apart(&pr.p, &resolved, memory, why);
+}
+
+static attn_status check_dilated_backward_run(const attn_params *p, const attn_dilated *d,
+                                              const attn_gradients *g, const void *workspace,
+                                              size_t workspace_bytes, dilated_layout *lay,
+                                              text *why)
+{
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    const attn_status status = check_dilated_backward(p, d, g, 1, have, lay, why);
+    area a;
+    if (status)
+        return status;
+    a = area_of_bytes("the workspace", workspace, min64(have, dilated_bytes(lay, lay->workers)));
+    return check_dilated_gradients_memory(p, d, g, &a, why);
+}
+
 /* ---- a call */
 
 static int64_t grad_dim(const dilated_slot *w, int which)
@@ -179,15 +204,16 @@ static int64_t grad_dim(const dilated_slot *w, int which)
     return which == GRAD_V ? w->asked->head_dim_v : w->asked->head_dim;
 }
 
-/* view_output gives an output of the caller's that the call only reads. */
+/* view_output gives an output of the caller's that the call only reads. Axes that views broadcast
+ * have length 1. */
 static attn_output view_output(const dilated_slot *w, const attn_output *t)
 {
     const attn_tensor whole = as_tensor(t), view = view_rows(w, &whole);
     attn_output o = *t;
     o.data = t->data ? (char *)t->data + ((const char *)view.data - (const char *)t->data) : NULL;
-    o.stride_batch = w->at.count > 1 ? view.stride_batch : 0;
-    o.stride_head = w->heads > 1 ? view.stride_head : 0;
-    o.stride_seq = view.stride_seq;
+    o.stride_batch = stride_or(view.stride_batch, 0);
+    o.stride_head = stride_or(view.stride_head, 0);
+    o.stride_seq = stride_or(view.stride_seq, 0);
     return o;
 }
 
@@ -338,8 +364,7 @@ OWN_FRAME static attn_status prepare_backward(const attn_params *p, const attn_d
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    const attn_status status =
-        check_dilated_backward(p, d, g, 1, bytes_given(workspace, bytes), &lay, &why);
+    const attn_status status = check_dilated_backward_run(p, d, g, workspace, bytes, &lay, &why);
     if (status)
         return status;
     *run = open_run(p, d, &lay, workspace, bytes);
@@ -379,6 +404,6 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const int64_t have = bytes_given(workspace, workspace_bytes);
-    return verdict(check_dilated_backward(p, d, g, 1, have, &lay, &why), buffer, &why);
+    return verdict(check_dilated_backward_run(p, d, g, workspace, workspace_bytes, &lay, &why),
+                   buffer, &why);
 }

@@ -62,14 +62,35 @@ static attn_status check_dilated(const attn_params *p, const attn_dilated *d, in
     return status ? status : check_dilated_room(lay, have, "attn_dilated_workspace_size", why);
 }
 
+/* check_dilated_memory wants the workspace to lie apart, in a call that has passed its checks. */
+OWN_FRAME static attn_status check_dilated_memory(const attn_params *p, const attn_dilated *d,
+                                                  const void *workspace, int64_t bytes, text *why)
+{
+    problem pr;
+    validate_dilated(p, d, 1, &pr, why);
+    return check_workspace_apart(&pr.p, workspace, bytes, why);
+}
+
+/* check_dilated_run checks everything that can be wrong before a run. */
+static attn_status check_dilated_run(const attn_params *p, const attn_dilated *d,
+                                     const void *workspace, size_t workspace_bytes,
+                                     dilated_layout *lay, text *why)
+{
+    const int64_t have = bytes_given(workspace, workspace_bytes);
+    const attn_status status = check_dilated(p, d, 1, have, lay, why);
+    if (status || !lay->slot_bytes)
+        return status;
+    return check_dilated_memory(p, d, workspace, min64(have, dilated_bytes(lay, lay->workers)),
+                                why);
+}
+
 ATTN_API const char *attn_dilated_check(const attn_params *p, const attn_dilated *d,
                                         const void *workspace, size_t workspace_bytes, char *buffer,
                                         size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
     dilated_layout lay;
-    const int64_t have = bytes_given(workspace, workspace_bytes);
-    return verdict(check_dilated(p, d, 1, have, &lay, &why), buffer, &why);
+    return verdict(check_dilated_run(p, d, workspace, workspace_bytes, &lay, &why), buffer, &why);
 }
 
 ATTN_API attn_status attn_dilated_workspace_size(const attn_params *p, const attn_dilated *d,
@@ -129,7 +150,7 @@ OWN_FRAME static attn_status prepare_forward(const attn_params *p, const attn_di
 {
     text why = text_in(NULL, 0);
     dilated_layout lay;
-    const attn_status status = check_dilated(p, d, 1, bytes_given(workspace, bytes), &lay, &why);
+    const attn_status status = check_dilated_run(p, d, workspace, bytes, &lay, &why);
     *run = status || !lay.slot_bytes ? NULL : open_run(p, d, &lay, workspace, bytes);
     return status;
 }

@@ -170,8 +170,10 @@ OWN_FRAME static attn_status outline_of(const attn_params *p, const attn_dilated
                                         outline *out, text *why)
 {
     problem pr;
-    const attn_status status = validate_dilated(p, d, need_data, &pr, why);
+    attn_status status = validate_dilated(p, d, need_data, &pr, why);
     memset(out, 0, sizeof *out);
+    if (!status && need_data)
+        status = check_call_apart(&pr.p, NULL, why);
     if (status)
         return status;
     fill_outline(&pr, out);

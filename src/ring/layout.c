@@ -96,14 +96,23 @@ static ring_share share_of(const ring_cut *c, int rank)
 }
 
 /* custom_end finds the range of a CUSTOM layout that begins at position x, and gives its end and
- * owner, or -1 if none does. */
+ * owner, or -1 if none does. The ranges of a rank ascend, and empty ones come before others that
+ * begin where they do. */
 static int64_t custom_end(const attn_ring *ring, int ranks, int64_t x, int *owner)
 {
-    int64_t i;
-    for (*owner = 0; *owner < ranks; ++*owner)
-        for (i = ring->first_range[*owner]; i < ring->first_range[*owner + 1]; i++)
-            if (ring->ranges[i].begin == x && ring->ranges[i].count > 0)
-                return x + ring->ranges[i].count;
+    for (*owner = 0; *owner < ranks; ++*owner) {
+        int64_t from = ring->first_range[*owner], to = ring->first_range[*owner + 1];
+        const int64_t first = from;
+        while (from < to) { /* Its last range that begins at x or before is the one before `to`. */
+            const int64_t middle = from + (to - from) / 2;
+            if (ring->ranges[middle].begin > x)
+                to = middle;
+            else
+                from = middle + 1;
+        }
+        if (to > first && ring->ranges[to - 1].begin == x && ring->ranges[to - 1].count > 0)
+            return x + ring->ranges[to - 1].count;
+    }
     return -1;
 }
 

@@ -258,24 +258,44 @@ OWN_FRAME static int64_t own_length(const attn_params *p, const attn_ring *ring)
     return share_of(&c, ring->transport->rank).length;
 }
 
+/* check_ring_memory wants the workspace to lie apart, in a call that has passed its checks. */
+OWN_FRAME static attn_status check_ring_memory(const attn_params *p, const attn_gradients *g,
+                                               const attn_ring *ring, int64_t length,
+                                               const area *memory, text *why)
+{
+    attn_gradients resolved;
+    problem pr;
+    take_local(&pr.p, p, ring, length);
+    validate(&pr.p, &pr, 0, why);
+    if (!g)
+        return check_call_apart(&pr.p, memory, why);
+    resolved = *g;
+    resolve_gradients(&pr.p, &resolved, why);
+    return check_gradients_apart(&pr.p, &resolved, memory, why);
+}
+
 /* check_ring checks everything that can be wrong on one rank. */
 OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradients *g,
                                         int gradients, const attn_ring *ring, const void *workspace,
                                         size_t bytes, text *why)
 {
     const int64_t have = bytes_given(workspace, bytes);
-    int64_t need;
+    int64_t need, length;
+    area a;
     attn_status status = check_query(p, g, gradients, ring, why);
-    if (!status)
-        status = check_tensors_held(p, g, ring, own_length(p, ring), why);
+    if (status)
+        return status;
+    length = own_length(p, ring);
+    status = check_tensors_held(p, g, ring, length, why);
     if (status)
         return status;
     status = ring_bytes(p, g, ring, &need);
     if (status == ATTN_ERR_OVERFLOW)
         return bad_field(why, status, "seq_len_kv", p->seq_len_kv,
                          ": the workspace of a ring would exceed the address space");
-    if (status || have >= need)
-        return status;
-    return too_small(why, have, need,
-                     g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
+    if (!status && have < need)
+        status = too_small(why, have, need,
+                           g ? "attn_ring_backward_workspace_size" : "attn_ring_workspace_size");
+    a = area_of_bytes("the workspace", workspace, status ? 0 : need);
+    return status ? status : check_ring_memory(p, g, ring, length, &a, why);
 }

@@ -177,7 +177,7 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
     if (ring->fetch)
-        local->k.data = local->v.data = ring; /* It is not read. */
+        local->k.data = local->v.data = &not_read;
 }
 
 /* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "../fields.c"
+#include "../overlap.c"
 #include "rows.c"
 
 #define ROPE_MOST_DIM ((int64_t)1 << 24)
@@ -180,7 +180,7 @@ static const call_field rope_fields[] = {
     { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
-    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = 1 },
+    { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
       .stride = { AT(positions_stride) } },
     { GRID(first, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_NONE, AXIS_NONE) },
@@ -196,8 +196,7 @@ static attn_status check_rope_pointers(const attn_rope_rows *r, text *why)
     return ATTN_OK;
 }
 
-/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
-static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
+static call_axes axes_of_turn(const attn_rope_rows *r)
 {
     const call_axes x = { .count = { [AXIS_NONE] = 1,
                                      [AXIS_BATCH] = r->batch,
@@ -205,6 +204,13 @@ static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
                                      [AXIS_ROW] = r->seq_len,
                                      [AXIS_DIM] = r->head_dim },
                           .layout = r->layout };
+    return x;
+}
+
+/* resolve_rope_rows gives *r its strides, or *why says what is wrong with it. */
+static attn_status resolve_rope_rows(attn_rope_rows *r, text *why)
+{
+    const call_axes x = axes_of_turn(r);
     const int n = COUNT_OF(rope_fields);
     attn_status status = check_values(rope_fields, n, r, why);
     status = status ? status : check_output_fields(rope_fields, n, r, why);
@@ -256,6 +262,18 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 
 /* ---- public functions */
 
+/* check_rope_apart lets rows turn in place: equal data, strides and type. */
+static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
+{
+    attn_rope_rows r = *resolved;
+    const call_axes x = axes_of_turn(&r);
+    const array_set s = { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT };
+    if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
+        r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
+        r.x.data = NULL;
+    return check_written(&s, 1, why);
+}
+
 /* apply_rope takes rows with their strides resolved. */
 static void apply_rope(const attn_rope *rope, const attn_rope_rows *resolved)
 {
@@ -269,6 +287,7 @@ static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, 
 {
     attn_status status = check_rope(rope, rows->head_dim, why);
     status = status ? status : resolve_rope_rows(rows, why);
+    status = status ? status : check_rope_apart(rows, why);
     return status ? status : check_rope_positions(rope, rows, why);
 }
 
