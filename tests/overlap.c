@@ -104,9 +104,6 @@ static attn_params everything(int partial)
     p.block_mask.block_q = p.block_mask.block_k = 2;
     p.logits.stage = ATTN_LOGITS_BIAS;
     p.block_mask.columns = slot(SLOTS - 1);
-    p.bool_mask.stride_q = p.bit_mask.stride_q = 8;
-    p.bias.stride_kv = p.bool_mask.stride_kv = p.bit_mask.stride_kv = 1;
-    p.bias.stride_q = N;
     for (int i = 0; i < INPUTS; i++)
         point(&p, &inputs[i], slot(i));
     for (int i = 0; i < OUTPUTS; i++)
