@@ -3433,45 +3433,28 @@ static int meets_itself(const area *a)
     return 0;
 }
 
-/* ---- sentences */
+/* ---- the arrays of a call */
 
-/* An array_set is the arrays of one table. Outputs that are neither written nor read do not
- * matter. */
+/* end_of_use_fn tells where sequence b ends what it uses of an axis that has `count` entries. */
+typedef int64_t (*end_of_use_fn)(const attn_params *p, int axis, int64_t count, int64_t b);
+
+/* An array_set is the arrays of one table, with their strides resolved. Outputs that are neither
+ * written nor read do not matter. */
 typedef struct array_set {
     const call_field *table;
     int n;
     const void *base;
     const call_axes *x;
-    unsigned written, read;    /* bits of call_field.output */
-    int64_t spare[AXIS_COUNT]; /* at the end of an axis, and in use by no sequence */
+    unsigned written, read; /* bits of call_field.output */
+    const attn_params *p;   /* the call whose sequences may differ in what they use, or NULL */
+    end_of_use_fn end_of_use;
 } array_set;
 
-/* Packed sequences share one list, which has an entry for each token. */
-static int lists_tokens(const call_field *f, const call_axes *x)
-{
-    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
-                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
-}
-
-static area area_of_field(const array_set *s, const call_field *f)
-{
-    int64_t count[4];
+typedef struct array_shape {
+    const void *data;
+    int64_t count[4], bytes_each;
     ptrdiff_t stride[4];
-    int axis;
-    for (axis = 0; axis < 4; axis++) /* Columns of an output are written whole. */
-        count[axis] =
-            s->x->count[f->axis[axis]] - (axis == 3 && f->output ? 0 : s->spare[f->axis[axis]]);
-    if (lists_tokens(f, s->x)) {
-        count[0] = 1;
-        count[3] = s->x->count[f->axis[3]];
-    }
-    resolve_strides_of(f, s->base, s->x, stride);
-    for (axis = 0; axis < 4; axis++)
-        if (f->stride[axis]) /* It is resolved already, and 0 means shared. */
-            stride[axis] = stride_given(f, s->base, axis);
-    return area_of(f->name, field_data(f, s->base), 4, count, stride, element_bytes(f, s->base),
-                   f->type == F_BITS ? 8 : 1);
-}
+} array_shape;
 
 static int takes_part(const array_set *s, const call_field *f)
 {
@@ -3482,14 +3465,147 @@ static int takes_part(const array_set *s, const call_field *f)
     return data && data != &not_read;
 }
 
+static int is_written(const array_set *s, const call_field *f)
+{
+    return (f->output & s->written) != 0;
+}
+
+/* Packed sequences share one list, which has an entry for each token. */
+static int lists_tokens(const call_field *f, const call_axes *x)
+{
+    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
+                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
+}
+
+static array_shape array_shape_of(const array_set *s, const call_field *f)
+{
+    array_shape shape = { .data = field_data(f, s->base), .bytes_each = element_bytes(f, s->base) };
+    const int one = lists_tokens(f, s->x) || is_packed(f, s->x); /* for all sequences */
+    int64_t packed = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        shape.count[axis] = axis == 0 && one ? 1 : s->x->count[f->axis[axis]];
+        shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
+        packed *= max64(shape.count[axis], 1);
+    }
+    return shape;
+}
+
+static area area_of_shape(const call_field *f, const array_shape *shape)
+{
+    return area_of(f->name, shape->data, 4, shape->count, shape->stride, shape->bytes_each,
+                   f->type == F_BITS ? 8 : 1);
+}
+
+/* is_far tells from the ends of an array alone that it does not reach into an area. That spares
+ * nearly every pair a closer look. */
+static int is_far(const array_shape *shape, const area *a)
+{
+    int64_t below = 0, above = shape->bytes_each;
+    uintptr_t at;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t more = shape->count[axis] - 1;
+        const int64_t step = more > 0 ? shape->stride[axis] * shape->bytes_each : 0;
+        below -= step < 0 ? more * step : 0;
+        above += step > 0 ? more * step : 0;
+    }
+    at = (uintptr_t)shape->data - (uintptr_t)below;
+    return at >= a->at ? at - a->at >= (uint64_t)a->bytes : a->at - at >= (uint64_t)(below + above);
+}
+
+/* ---- what sequences use
+ *
+ * Rows and keys that a sequence does not use may be memory of somebody else. So arrays that seem to
+ * meet are looked at again, sequence by sequence. */
+
+static int sequences_differ(const array_set *s)
+{
+    return s->p && has_batch_arrays(s->p);
+}
+
+/* parts_of counts the parts of an array that belong to one sequence each; 1 is the array whole. */
+static int64_t parts_of(const array_set *s, const call_field *f)
+{
+    const int by_entry = f->axis[0] == AXIS_BATCH || f->axis[0] == AXIS_ENTRY;
+    const int apart =
+        by_entry && f->type != F_BITS && !is_packed(f, s->x) && !lists_tokens(f, s->x);
+    return sequences_differ(s) && apart ? s->x->count[f->axis[0]] : 1;
+}
+
+/* area_in_use is what is used of part number `part` of an array, or of the whole array if that is
+ * below 0: as much of each axis as the longest sequence uses. Columns of an output are written
+ * whole, and lists of tokens are read whole. */
+static area area_in_use(const array_set *s, const call_field *f, int64_t part)
+{
+    const int differ = sequences_differ(s);
+    const int64_t last = part < 0 && differ ? s->p->batch - 1 : max64(part, 0);
+    const int axes = f->output || lists_tokens(f, s->x) ? 3 : 4;
+    array_shape shape = array_shape_of(s, f);
+    int axis;
+    if (part >= 0) {
+        shape.data = (const char *)shape.data + part * shape.stride[0] * shape.bytes_each;
+        shape.count[0] = 1;
+    }
+    for (axis = 1; axis < axes && differ; axis++) {
+        int64_t b, most = 0;
+        for (b = max64(part, 0); b <= last; b++)
+            most = max64(most, s->end_of_use(s->p, f->axis[axis], shape.count[axis], b));
+        shape.count[axis] = min64(most, shape.count[axis]);
+    }
+    return area_of_shape(f, &shape);
+}
+
+/* reaches_into tells whether what is used of an array shares a byte with an area. */
+static int reaches_into(const array_set *s, const call_field *f, const area *a)
+{
+    const array_shape shape = array_shape_of(s, f);
+    int64_t n, parts;
+    area whole;
+    if (is_far(&shape, a))
+        return 0;
+    whole = area_of_shape(f, &shape);
+    if (!areas_meet(&whole, a))
+        return 0;
+    parts = parts_of(s, f);
+    for (n = 0; n < parts; n++) {
+        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
+        if (areas_meet(&part, a))
+            return 1;
+    }
+    return 0;
+}
+
+/* arrays_meet tells whether what is used of field f of the set s shares a byte with what is used of
+ * field g of the set t; `whole` is all of f. */
+static int arrays_meet(const array_set *s, const call_field *f, const area *whole,
+                       const array_set *t, const call_field *g)
+{
+    int64_t n, parts;
+    if (!reaches_into(t, g, whole))
+        return 0;
+    parts = parts_of(s, f);
+    for (n = 0; n < parts; n++) {
+        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
+        if (reaches_into(t, g, &part))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- sentences */
+
+static attn_status bad_overlap(const char *a, const char *b, text *why)
+{
+    put(why, a);
+    put(why, " overlaps ");
+    put(why, b);
+    return bad(why, ATTN_ERR_ARG, ": what a call writes needs memory of its own");
+}
+
 static attn_status check_pair(const area *a, const area *b, text *why)
 {
-    if (!areas_meet(a, b))
-        return ATTN_OK;
-    put(why, a->name);
-    put(why, " overlaps ");
-    put(why, b->name);
-    return bad(why, ATTN_ERR_ARG, ": what a call writes needs memory of its own");
+    return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
 static attn_status check_itself(const area *a, const char *hint, text *why)
@@ -3502,41 +3618,80 @@ static attn_status check_itself(const area *a, const char *hint, text *why)
     return bad(why, ATTN_ERR_ARG, hint ? hint : "");
 }
 
-/* check_apart wants an area that a call writes to share nothing with the arrays of the sets from
- * row number `from` of the first set on. Before that only inputs count, as outputs have been
- * compared. */
-static attn_status check_apart(const array_set *sets, int n, const area *written, int from,
-                               text *why)
+/* check_apart wants an area that a call writes to share nothing with the arrays of the sets. */
+static attn_status check_apart(const array_set *sets, int n, const area *written, text *why)
 {
-    attn_status status = ATTN_OK;
     int s, i;
     for (s = 0; s < n; s++)
-        for (i = 0; i < sets[s].n && !status; i++) {
+        for (i = 0; i < sets[s].n; i++) {
             const call_field *f = &sets[s].table[i];
-            area other;
-            if (!takes_part(&sets[s], f) || (s == 0 && i < from && (f->output & sets[s].written)))
-                continue;
-            other = area_of_field(&sets[s], f);
-            status = check_pair(written, &other, why);
+            if (takes_part(&sets[s], f) && reaches_into(&sets[s], f, written))
+                return bad_overlap(written->name, f->name, why);
         }
-    return status;
+    return ATTN_OK;
 }
 
-/* check_written wants every array that the first set writes to share nothing with any other of the
- * sets. Other sets write nothing. */
-static attn_status check_written(const array_set *sets, int n, text *why)
+/* The arrays of several sets that a call has. */
+typedef struct array_list {
+    int n;
+    struct {
+        unsigned char set, field;
+    } at[2 * COUNT_OF(call_fields)];
+} array_list;
+
+static void list_arrays(const array_set *sets, int n, array_list *list)
+{
+    int s, i;
+    list->n = 0;
+    for (s = 0; s < n; s++)
+        for (i = 0; i < sets[s].n; i++)
+            if (takes_part(&sets[s], &sets[s].table[i])) {
+                ATTN_ASSERT(list->n < COUNT_OF(list->at));
+                list->at[list->n].set = (unsigned char)s;
+                list->at[list->n++].field = (unsigned char)i;
+            }
+}
+
+/* check_output wants entry number `self` of the list, which the call writes, to share nothing with
+ * itself and the others. Outputs before it have been compared with it. */
+static attn_status check_output(const array_set *sets, const array_list *list, int self, text *why)
+{
+    const call_field *f = &sets->table[list->at[self].field];
+    const array_shape shape = array_shape_of(sets, f);
+    area whole = area_of_shape(f, &shape);
+    int i;
+    if (meets_itself(&whole)) {
+        const area used = area_in_use(sets, f, -1);
+        const attn_status status = check_itself(&used, f->instead, why);
+        if (status)
+            return status;
+    }
+    for (i = 0; i < list->n; i++) {
+        const array_set *t = &sets[list->at[i].set];
+        const call_field *g = &t->table[list->at[i].field];
+        if (i == self || (i < self && t == sets && is_written(t, g)))
+            continue;
+        if (arrays_meet(sets, f, &whole, t, g))
+            return bad_overlap(f->name, g->name, why);
+    }
+    return ATTN_OK;
+}
+
+/* check_written wants every array that the first set writes, and `memory` unless it is NULL, to share
+ * nothing with any other of the sets. Other sets write nothing. */
+static attn_status check_written(const array_set *sets, int n, const area *memory, text *why)
 {
     attn_status status = ATTN_OK;
+    array_list list;
     int i;
-    for (i = 0; i < sets->n && !status; i++) {
-        const call_field *f = &sets->table[i];
-        area a;
-        if (!(f->output & sets->written) || !takes_part(sets, f))
-            continue;
-        a = area_of_field(sets, f);
-        status = check_itself(&a, f->instead, why);
-        if (!status)
-            status = check_apart(sets, n, &a, i + 1, why);
+    list_arrays(sets, n, &list);
+    for (i = 0; i < list.n && !status; i++) {
+        const array_set *s = &sets[list.at[i].set];
+        const call_field *f = &s->table[list.at[i].field];
+        if (s == sets && is_written(s, f))
+            status = check_output(sets, &list, i, why);
+        if (!status && memory && reaches_into(s, f, memory))
+            status = bad_overlap(memory->name, f->name, why);
     }
     return status;
 }
@@ -3918,29 +4073,38 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
 
-/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
- * tensors and in arrays of pairs. Pages and rings count whole. */
-static void set_spare(const attn_params *p, array_set *s)
+/* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
+static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
 {
-    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
-    for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
-        const sequence q = sequence_of(p, b);
-        rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
-        keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
-        i = max64(i, q.row_to);
-        columns = max64(columns, q.column + q.key_to);
+    sequence s;
+    if (axis == AXIS_KEY && is_scattered(p))
+        return count;
+    s = sequence_of(p, b);
+    switch (axis) {
+    case AXIS_ROW:
+        return s.row_from < s.row_to ? s.q_row + s.row_to : 0;
+    case AXIS_KEY:
+        return s.key_from < s.key_to ? s.kv_row + s.key_to : 0;
+    case AXIS_SEQ_Q:
+    case AXIS_LONGEST_Q:
+        return s.row_to;
+    case AXIS_SEQ_KV:
+    case AXIS_LONGEST_KV:
+        return s.column + s.key_to;
+    default:
+        return count;
     }
-    if (b == 0)
-        return;
-    s->spare[AXIS_ROW] = rows_held(p) - rows;
-    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
-    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
-    if (!is_scattered(p))
-        s->spare[AXIS_KEY] = keys_held(p) - keys;
 }
 
-/* check_call_apart looks at all that a call writes, or only at `memory` unless that is NULL. The call
- * writes results, or raw states with p.partial. */
+/* leave_out_unused makes a set count only rows and keys that sequences use. */
+static void leave_out_unused(const attn_params *p, array_set *s)
+{
+    s->p = p;
+    s->end_of_use = end_of_use;
+}
+
+/* check_call_apart wants what a call writes, and `memory` unless it is NULL, to lie apart from
+ * everything else. The call writes results, or raw states with p.partial. */
 OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
 {
     const call_axes x = axes_of_call(p);
@@ -3949,8 +4113,8 @@ OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *
                     .base = p,
                     .x = &x,
                     .written = p->partial ? OUTPUT_STATE : OUTPUT_RESULT };
-    set_spare(p, &s);
-    return memory ? check_apart(&s, 1, memory, 0, why) : check_written(&s, 1, why);
+    leave_out_unused(p, &s);
+    return check_written(&s, 1, memory, why);
 }
 
 static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)
@@ -6802,7 +6966,7 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
-/* check_workspace_apart looks at the bytes of a workspace that a run uses. */
+/* check_workspace_apart is check_call_apart with the bytes of a workspace that a run uses. */
 static attn_status check_workspace_apart(const attn_params *p, const void *workspace, int64_t bytes,
                                          text *why)
 {
@@ -6814,10 +6978,7 @@ static attn_status check_workspace_apart(const attn_params *p, const void *works
 static attn_status check_backend(const problem *pr, const void *workspace, size_t bytes, text *why)
 {
     size_t need = 0;
-    attn_status status = check_call_apart(&pr->p, NULL, why);
-    if (status)
-        return status;
-    status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
+    const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
     return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
@@ -6842,8 +7003,6 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     settle_workers(&pr->p);
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
-    if (!status && !is_empty(&pr->p))
-        status = check_call_apart(&pr->p, NULL, why);
     if (!status && *workers == 0)
         status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
@@ -6888,7 +7047,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
     if (answer && !is_empty(p))
         return check_backend(&pr, workspace, room, why);
     status = plan_cpu(&pr, &pl, &workers, room, why);
-    if (!status)
+    if (!status && !is_empty(p))
         status = check_workspace_apart(&pr.p, workspace, workspace_bytes(&pr, &pl, workers), why);
     if (!status && opened && !is_empty(p))
         *opened = open_forward(&pr, &pl, workers, workspace);
@@ -7296,8 +7455,8 @@ OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
                     .read = OUTPUT_STATE };
     p.state = *state;
     p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
-    set_spare(&p, &s);
-    return check_written(&s, 1, why);
+    leave_out_unused(&p, &s);
+    return check_written(&s, 1, NULL, why);
 }
 
 /* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
@@ -8312,7 +8471,7 @@ static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
     if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
         r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
         r.x.data = NULL;
-    return check_written(&s, 1, why);
+    return check_written(&s, 1, NULL, why);
 }
 
 /* apply_rope takes rows with their strides resolved. */
@@ -8665,8 +8824,8 @@ static attn_status check_storage_apart(const attn_cache *c, const void *memory, 
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const attn_status status = check_apart(set, 1, &k, 0, why);
-    return status ? status : check_apart(set, 1, &v, 0, why);
+    const attn_status status = check_apart(set, 1, &k, why);
+    return status ? status : check_apart(set, 1, &v, why);
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
@@ -9622,7 +9781,7 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
     status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
-    status = status ? status : check_written(&set, 1, why);
+    status = status ? status : check_written(&set, 1, NULL, why);
     return status ? status : check_arrays_apart(c, &set, why);
 }
 
@@ -9868,18 +10027,15 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     };
     attn_status status;
     int i;
-    set_spare(p, &sets[0]);
-    set_spare(p, &sets[1]);
-    status = memory ? check_apart(sets, 2, memory, 0, why) : check_written(sets, 2, why);
+    leave_out_unused(p, &sets[0]);
+    leave_out_unused(p, &sets[1]);
+    status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
-        if (memory)
-            status = check_pair(memory, &sums[i], why);
-        else
-            status = check_itself(&sums[i], NULL, why);
-        if (!status && !memory)
-            status = check_apart(sets, 2, &sums[i], 0, why);
+        status = check_itself(&sums[i], NULL, why);
+        status = status ? status : check_pair(memory, &sums[i], why);
+        status = status ? status : check_apart(sets, 2, &sums[i], why);
     }
-    return status || memory ? status : check_pair(&sums[0], &sums[1], why);
+    return status ? status : check_pair(&sums[0], &sums[1], why);
 }
 
 /* src/backward/plan.c - the plan of the gradients: items and workspace.
@@ -11417,8 +11573,6 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     status = resolve_gradients(&pr->p, resolved, why);
-    if (!status && need_data)
-        status = check_gradients_apart(&pr->p, resolved, NULL, why);
     if (!status)
         settle_workers(&pr->p);
     return status;
@@ -11781,14 +11935,12 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
 OWN_FRAME static attn_status check_resume_apart(const attn_params *p, const area *memory, text *why)
 {
     problem pr;
-    attn_status status;
     pr.p = *p;
     share_keys(&pr.p.k);
     share_keys(&pr.p.v);
     validate(&pr.p, &pr, 0, why);
     pr.p.k.data = pr.p.v.data = NULL;
-    status = check_call_apart(&pr.p, NULL, why);
-    return status ? status : check_call_apart(&pr.p, memory, why);
+    return check_call_apart(&pr.p, memory, why);
 }
 
 static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,

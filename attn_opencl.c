@@ -2239,45 +2239,28 @@ static int meets_itself(const area *a)
     return 0;
 }
 
-/* ---- sentences */
+/* ---- the arrays of a call */
 
-/* An array_set is the arrays of one table. Outputs that are neither written nor read do not
- * matter. */
+/* end_of_use_fn tells where sequence b ends what it uses of an axis that has `count` entries. */
+typedef int64_t (*end_of_use_fn)(const attn_params *p, int axis, int64_t count, int64_t b);
+
+/* An array_set is the arrays of one table, with their strides resolved. Outputs that are neither
+ * written nor read do not matter. */
 typedef struct array_set {
     const call_field *table;
     int n;
     const void *base;
     const call_axes *x;
-    unsigned written, read;    /* bits of call_field.output */
-    int64_t spare[AXIS_COUNT]; /* at the end of an axis, and in use by no sequence */
+    unsigned written, read; /* bits of call_field.output */
+    const attn_params *p;   /* the call whose sequences may differ in what they use, or NULL */
+    end_of_use_fn end_of_use;
 } array_set;
 
-/* Packed sequences share one list, which has an entry for each token. */
-static int lists_tokens(const call_field *f, const call_axes *x)
-{
-    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
-                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
-}
-
-static area area_of_field(const array_set *s, const call_field *f)
-{
-    int64_t count[4];
+typedef struct array_shape {
+    const void *data;
+    int64_t count[4], bytes_each;
     ptrdiff_t stride[4];
-    int axis;
-    for (axis = 0; axis < 4; axis++) /* Columns of an output are written whole. */
-        count[axis] =
-            s->x->count[f->axis[axis]] - (axis == 3 && f->output ? 0 : s->spare[f->axis[axis]]);
-    if (lists_tokens(f, s->x)) {
-        count[0] = 1;
-        count[3] = s->x->count[f->axis[3]];
-    }
-    resolve_strides_of(f, s->base, s->x, stride);
-    for (axis = 0; axis < 4; axis++)
-        if (f->stride[axis]) /* It is resolved already, and 0 means shared. */
-            stride[axis] = stride_given(f, s->base, axis);
-    return area_of(f->name, field_data(f, s->base), 4, count, stride, element_bytes(f, s->base),
-                   f->type == F_BITS ? 8 : 1);
-}
+} array_shape;
 
 static int takes_part(const array_set *s, const call_field *f)
 {
@@ -2288,14 +2271,147 @@ static int takes_part(const array_set *s, const call_field *f)
     return data && data != &not_read;
 }
 
+static int is_written(const array_set *s, const call_field *f)
+{
+    return (f->output & s->written) != 0;
+}
+
+/* Packed sequences share one list, which has an entry for each token. */
+static int lists_tokens(const call_field *f, const call_axes *x)
+{
+    return f->axis[2] == AXIS_NONE && ((x->packed_q && f->axis[3] == AXIS_SEQ_Q) ||
+                                       (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
+}
+
+static array_shape array_shape_of(const array_set *s, const call_field *f)
+{
+    array_shape shape = { .data = field_data(f, s->base), .bytes_each = element_bytes(f, s->base) };
+    const int one = lists_tokens(f, s->x) || is_packed(f, s->x); /* for all sequences */
+    int64_t packed = 1;
+    int axis;
+    for (axis = 3; axis >= 0; axis--) {
+        shape.count[axis] = axis == 0 && one ? 1 : s->x->count[f->axis[axis]];
+        shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
+        packed *= max64(shape.count[axis], 1);
+    }
+    return shape;
+}
+
+static area area_of_shape(const call_field *f, const array_shape *shape)
+{
+    return area_of(f->name, shape->data, 4, shape->count, shape->stride, shape->bytes_each,
+                   f->type == F_BITS ? 8 : 1);
+}
+
+/* is_far tells from the ends of an array alone that it does not reach into an area. That spares
+ * nearly every pair a closer look. */
+static int is_far(const array_shape *shape, const area *a)
+{
+    int64_t below = 0, above = shape->bytes_each;
+    uintptr_t at;
+    int axis;
+    for (axis = 0; axis < 4; axis++) {
+        const int64_t more = shape->count[axis] - 1;
+        const int64_t step = more > 0 ? shape->stride[axis] * shape->bytes_each : 0;
+        below -= step < 0 ? more * step : 0;
+        above += step > 0 ? more * step : 0;
+    }
+    at = (uintptr_t)shape->data - (uintptr_t)below;
+    return at >= a->at ? at - a->at >= (uint64_t)a->bytes : a->at - at >= (uint64_t)(below + above);
+}
+
+/* ---- what sequences use
+ *
+ * Rows and keys that a sequence does not use may be memory of somebody else. So arrays that seem to
+ * meet are looked at again, sequence by sequence. */
+
+static int sequences_differ(const array_set *s)
+{
+    return s->p && has_batch_arrays(s->p);
+}
+
+/* parts_of counts the parts of an array that belong to one sequence each; 1 is the array whole. */
+static int64_t parts_of(const array_set *s, const call_field *f)
+{
+    const int by_entry = f->axis[0] == AXIS_BATCH || f->axis[0] == AXIS_ENTRY;
+    const int apart =
+        by_entry && f->type != F_BITS && !is_packed(f, s->x) && !lists_tokens(f, s->x);
+    return sequences_differ(s) && apart ? s->x->count[f->axis[0]] : 1;
+}
+
+/* area_in_use is what is used of part number `part` of an array, or of the whole array if that is
+ * below 0: as much of each axis as the longest sequence uses. Columns of an output are written
+ * whole, and lists of tokens are read whole. */
+static area area_in_use(const array_set *s, const call_field *f, int64_t part)
+{
+    const int differ = sequences_differ(s);
+    const int64_t last = part < 0 && differ ? s->p->batch - 1 : max64(part, 0);
+    const int axes = f->output || lists_tokens(f, s->x) ? 3 : 4;
+    array_shape shape = array_shape_of(s, f);
+    int axis;
+    if (part >= 0) {
+        shape.data = (const char *)shape.data + part * shape.stride[0] * shape.bytes_each;
+        shape.count[0] = 1;
+    }
+    for (axis = 1; axis < axes && differ; axis++) {
+        int64_t b, most = 0;
+        for (b = max64(part, 0); b <= last; b++)
+            most = max64(most, s->end_of_use(s->p, f->axis[axis], shape.count[axis], b));
+        shape.count[axis] = min64(most, shape.count[axis]);
+    }
+    return area_of_shape(f, &shape);
+}
+
+/* reaches_into tells whether what is used of an array shares a byte with an area. */
+static int reaches_into(const array_set *s, const call_field *f, const area *a)
+{
+    const array_shape shape = array_shape_of(s, f);
+    int64_t n, parts;
+    area whole;
+    if (is_far(&shape, a))
+        return 0;
+    whole = area_of_shape(f, &shape);
+    if (!areas_meet(&whole, a))
+        return 0;
+    parts = parts_of(s, f);
+    for (n = 0; n < parts; n++) {
+        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
+        if (areas_meet(&part, a))
+            return 1;
+    }
+    return 0;
+}
+
+/* arrays_meet tells whether what is used of field f of the set s shares a byte with what is used of
+ * field g of the set t; `whole` is all of f. */
+static int arrays_meet(const array_set *s, const call_field *f, const area *whole,
+                       const array_set *t, const call_field *g)
+{
+    int64_t n, parts;
+    if (!reaches_into(t, g, whole))
+        return 0;
+    parts = parts_of(s, f);
+    for (n = 0; n < parts; n++) {
+        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
+        if (reaches_into(t, g, &part))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- sentences */
+
+static attn_status bad_overlap(const char *a, const char *b, text *why)
+{
+    put(why, a);
+    put(why, " overlaps ");
+    put(why, b);
+    return bad(why, ATTN_ERR_ARG, ": what a call writes needs memory of its own");
+}
+
 static attn_status check_pair(const area *a, const area *b, text *why)
 {
-    if (!areas_meet(a, b))
-        return ATTN_OK;
-    put(why, a->name);
-    put(why, " overlaps ");
-    put(why, b->name);
-    return bad(why, ATTN_ERR_ARG, ": what a call writes needs memory of its own");
+    return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
 static attn_status check_itself(const area *a, const char *hint, text *why)
@@ -2308,41 +2424,80 @@ static attn_status check_itself(const area *a, const char *hint, text *why)
     return bad(why, ATTN_ERR_ARG, hint ? hint : "");
 }
 
-/* check_apart wants an area that a call writes to share nothing with the arrays of the sets from
- * row number `from` of the first set on. Before that only inputs count, as outputs have been
- * compared. */
-static attn_status check_apart(const array_set *sets, int n, const area *written, int from,
-                               text *why)
+/* check_apart wants an area that a call writes to share nothing with the arrays of the sets. */
+static attn_status check_apart(const array_set *sets, int n, const area *written, text *why)
 {
-    attn_status status = ATTN_OK;
     int s, i;
     for (s = 0; s < n; s++)
-        for (i = 0; i < sets[s].n && !status; i++) {
+        for (i = 0; i < sets[s].n; i++) {
             const call_field *f = &sets[s].table[i];
-            area other;
-            if (!takes_part(&sets[s], f) || (s == 0 && i < from && (f->output & sets[s].written)))
-                continue;
-            other = area_of_field(&sets[s], f);
-            status = check_pair(written, &other, why);
+            if (takes_part(&sets[s], f) && reaches_into(&sets[s], f, written))
+                return bad_overlap(written->name, f->name, why);
         }
-    return status;
+    return ATTN_OK;
 }
 
-/* check_written wants every array that the first set writes to share nothing with any other of the
- * sets. Other sets write nothing. */
-static attn_status check_written(const array_set *sets, int n, text *why)
+/* The arrays of several sets that a call has. */
+typedef struct array_list {
+    int n;
+    struct {
+        unsigned char set, field;
+    } at[2 * COUNT_OF(call_fields)];
+} array_list;
+
+static void list_arrays(const array_set *sets, int n, array_list *list)
+{
+    int s, i;
+    list->n = 0;
+    for (s = 0; s < n; s++)
+        for (i = 0; i < sets[s].n; i++)
+            if (takes_part(&sets[s], &sets[s].table[i])) {
+                ATTN_ASSERT(list->n < COUNT_OF(list->at));
+                list->at[list->n].set = (unsigned char)s;
+                list->at[list->n++].field = (unsigned char)i;
+            }
+}
+
+/* check_output wants entry number `self` of the list, which the call writes, to share nothing with
+ * itself and the others. Outputs before it have been compared with it. */
+static attn_status check_output(const array_set *sets, const array_list *list, int self, text *why)
+{
+    const call_field *f = &sets->table[list->at[self].field];
+    const array_shape shape = array_shape_of(sets, f);
+    area whole = area_of_shape(f, &shape);
+    int i;
+    if (meets_itself(&whole)) {
+        const area used = area_in_use(sets, f, -1);
+        const attn_status status = check_itself(&used, f->instead, why);
+        if (status)
+            return status;
+    }
+    for (i = 0; i < list->n; i++) {
+        const array_set *t = &sets[list->at[i].set];
+        const call_field *g = &t->table[list->at[i].field];
+        if (i == self || (i < self && t == sets && is_written(t, g)))
+            continue;
+        if (arrays_meet(sets, f, &whole, t, g))
+            return bad_overlap(f->name, g->name, why);
+    }
+    return ATTN_OK;
+}
+
+/* check_written wants every array that the first set writes, and `memory` unless it is NULL, to share
+ * nothing with any other of the sets. Other sets write nothing. */
+static attn_status check_written(const array_set *sets, int n, const area *memory, text *why)
 {
     attn_status status = ATTN_OK;
+    array_list list;
     int i;
-    for (i = 0; i < sets->n && !status; i++) {
-        const call_field *f = &sets->table[i];
-        area a;
-        if (!(f->output & sets->written) || !takes_part(sets, f))
-            continue;
-        a = area_of_field(sets, f);
-        status = check_itself(&a, f->instead, why);
-        if (!status)
-            status = check_apart(sets, n, &a, i + 1, why);
+    list_arrays(sets, n, &list);
+    for (i = 0; i < list.n && !status; i++) {
+        const array_set *s = &sets[list.at[i].set];
+        const call_field *f = &s->table[list.at[i].field];
+        if (s == sets && is_written(s, f))
+            status = check_output(sets, &list, i, why);
+        if (!status && memory && reaches_into(s, f, memory))
+            status = bad_overlap(memory->name, f->name, why);
     }
     return status;
 }

@@ -131,7 +131,7 @@ static int ask_backend(const problem *pr, text *why)
     return answer;
 }
 
-/* check_workspace_apart looks at the bytes of a workspace that a run uses. */
+/* check_workspace_apart is check_call_apart with the bytes of a workspace that a run uses. */
 static attn_status check_workspace_apart(const attn_params *p, const void *workspace, int64_t bytes,
                                          text *why)
 {
@@ -143,10 +143,7 @@ static attn_status check_workspace_apart(const attn_params *p, const void *works
 static attn_status check_backend(const problem *pr, const void *workspace, size_t bytes, text *why)
 {
     size_t need = 0;
-    attn_status status = check_call_apart(&pr->p, NULL, why);
-    if (status)
-        return status;
-    status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
+    const attn_status status = pr->p.backend->workspace_size(pr->p.backend, pr, &need);
     if (status)
         return bad(why, status, "the backend cannot size its workspace");
     return bytes < need ? too_small(why, (int64_t)bytes, (int64_t)need, "attn_workspace_size")
@@ -171,8 +168,6 @@ static attn_status plan_cpu(problem *pr, plan *pl, int *workers, size_t room, te
     settle_workers(&pr->p);
     *workers = plan_within(pr, pl, room);
     status = check_size_limit(pr, pl, why);
-    if (!status && !is_empty(&pr->p))
-        status = check_call_apart(&pr->p, NULL, why);
     if (!status && *workers == 0)
         status = too_small(why, (int64_t)room, workspace_bytes(pr, pl, 1), "attn_workspace_size");
     return status;
@@ -217,7 +212,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
     if (answer && !is_empty(p))
         return check_backend(&pr, workspace, room, why);
     status = plan_cpu(&pr, &pl, &workers, room, why);
-    if (!status)
+    if (!status && !is_empty(p))
         status = check_workspace_apart(&pr.p, workspace, workspace_bytes(&pr, &pl, workers), why);
     if (!status && opened && !is_empty(p))
         *opened = open_forward(&pr, &pl, workers, workspace);

@@ -21,8 +21,8 @@ OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
                     .read = OUTPUT_STATE };
     p.state = *state;
     p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
-    set_spare(&p, &s);
-    return check_written(&s, 1, why);
+    leave_out_unused(&p, &s);
+    return check_written(&s, 1, NULL, why);
 }
 
 /* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */

@@ -151,14 +151,12 @@ static attn_status check_outputs_given(const attn_params *p, attn_fetch_fn fetch
 OWN_FRAME static attn_status check_resume_apart(const attn_params *p, const area *memory, text *why)
 {
     problem pr;
-    attn_status status;
     pr.p = *p;
     share_keys(&pr.p.k);
     share_keys(&pr.p.v);
     validate(&pr.p, &pr, 0, why);
     pr.p.k.data = pr.p.v.data = NULL;
-    status = check_call_apart(&pr.p, NULL, why);
-    return status ? status : check_call_apart(&pr.p, memory, why);
+    return check_call_apart(&pr.p, memory, why);
 }
 
 static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fetch_fn fetch,

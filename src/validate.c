@@ -382,29 +382,38 @@ static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };
 
-/* set_spare tells how many rows and keys at the end of all batch entries are in use by none, in
- * tensors and in arrays of pairs. Pages and rings count whole. */
-static void set_spare(const attn_params *p, array_set *s)
+/* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
+static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
 {
-    int64_t b, rows = 0, keys = 0, i = 0, columns = 0;
-    for (b = 0; b < p->batch && has_batch_arrays(p); b++) {
-        const sequence q = sequence_of(p, b);
-        rows = max64(rows, q.row_from < q.row_to ? q.q_row + q.row_to : 0);
-        keys = max64(keys, q.key_from < q.key_to ? q.kv_row + q.key_to : 0);
-        i = max64(i, q.row_to);
-        columns = max64(columns, q.column + q.key_to);
+    sequence s;
+    if (axis == AXIS_KEY && is_scattered(p))
+        return count;
+    s = sequence_of(p, b);
+    switch (axis) {
+    case AXIS_ROW:
+        return s.row_from < s.row_to ? s.q_row + s.row_to : 0;
+    case AXIS_KEY:
+        return s.key_from < s.key_to ? s.kv_row + s.key_to : 0;
+    case AXIS_SEQ_Q:
+    case AXIS_LONGEST_Q:
+        return s.row_to;
+    case AXIS_SEQ_KV:
+    case AXIS_LONGEST_KV:
+        return s.column + s.key_to;
+    default:
+        return count;
     }
-    if (b == 0)
-        return;
-    s->spare[AXIS_ROW] = rows_held(p) - rows;
-    s->spare[AXIS_SEQ_Q] = p->seq_len_q - i;
-    s->spare[AXIS_SEQ_KV] = p->seq_len_kv - columns;
-    if (!is_scattered(p))
-        s->spare[AXIS_KEY] = keys_held(p) - keys;
 }
 
-/* check_call_apart looks at all that a call writes, or only at `memory` unless that is NULL. The call
- * writes results, or raw states with p.partial. */
+/* leave_out_unused makes a set count only rows and keys that sequences use. */
+static void leave_out_unused(const attn_params *p, array_set *s)
+{
+    s->p = p;
+    s->end_of_use = end_of_use;
+}
+
+/* check_call_apart wants what a call writes, and `memory` unless it is NULL, to lie apart from
+ * everything else. The call writes results, or raw states with p.partial. */
 OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
 {
     const call_axes x = axes_of_call(p);
@@ -413,8 +422,8 @@ OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *
                     .base = p,
                     .x = &x,
                     .written = p->partial ? OUTPUT_STATE : OUTPUT_RESULT };
-    set_spare(p, &s);
-    return memory ? check_apart(&s, 1, memory, 0, why) : check_written(&s, 1, why);
+    leave_out_unused(p, &s);
+    return check_written(&s, 1, memory, why);
 }
 
 static attn_status run_checks(const check_fn *checks, int n, const attn_params *p, text *why)

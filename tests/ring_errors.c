@@ -148,8 +148,9 @@ static const row rows[] = {
           "kv_rows.ring (9) is set, but a ring of ranks does not") },
     { ROW(p.kv_rows.page_size, TO_I64, 3, BOTH, UNSUPPORTED,
           "kv_rows.page_size (3) is set, but a ring of ranks does not") },
-    { ROW(p.partial, TO_INT, 1, BOTH, UNSUPPORTED,
-          "partial (1) is set, but a ring of ranks does not take it: it needs") },
+    { ROW(
+        p.partial, TO_INT, 1, BOTH, UNSUPPORTED,
+        "partial (1) is set, but a ring of ranks does not take it: it works with finished rows") },
     { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
           "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },

@@ -677,26 +677,36 @@ static void check_auto_bits(void)
 /* Whether the workspace for these rows and keys holds every call of fewer. */
 static void check_room(int64_t rows, int64_t keys, int dtype, int workers, const char *text)
 {
-    static float there[16];
+    enum {
+        HEADS = 8,
+        DIM = 64,
+        LONGEST = 5000,
+        BYTES = LONGEST * HEADS * DIM * (int)sizeof(float)
+    };
     static const int64_t lengths[] = { 1, 2, 4, 9, 24, 25, 64, 100, 256, 1024, 5000 };
-    attn_params p = { .batch = 1, .num_heads_q = 8, .num_heads_kv = 2, .head_dim = 64 };
+    attn_params p = { .batch = 1, .num_heads_q = HEADS, .num_heads_kv = 2, .head_dim = DIM };
     size_t room = 0;
-    char why[200];
+    char why[200], *there;
     p.k.dtype = p.v.dtype = dtype;
-    p.q.data = p.k.data = p.v.data = p.o.data = there;
     p.num_workers = workers;
     p.tuning = text;
     p.seq_len_q = rows;
     p.seq_len_kv = keys;
     CHECK(attn_workspace_size(&p, &room) == ATTN_OK, "attn_workspace_size failed");
+    there = malloc(4 * (size_t)BYTES + room); /* Nothing is read or written there. */
+    p.q.data = there;
+    p.k.data = there + BYTES;
+    p.v.data = there + 2 * BYTES;
+    p.o.data = there + 3 * BYTES;
     for (size_t n = 0; n < LENGTH(lengths) && lengths[n] <= keys; n++)
         for (size_t m = 0; m < LENGTH(lengths) && lengths[m] <= rows; m++) {
             p.seq_len_q = lengths[m];
             p.seq_len_kv = lengths[n];
-            CHECK(strcmp(attn_check(&p, there, room, why, sizeof why), "ok") == 0,
+            CHECK(strcmp(attn_check(&p, there + 4 * BYTES, room, why, sizeof why), "ok") == 0,
                   "room for %d rows of %d keys, %d of %d with '%s': %s", (int)rows, (int)keys,
                   (int)lengths[m], (int)lengths[n], text, why);
         }
+    free(there);
 }
 
 /* The hardest: few tile_keys for the wide set, many for its narrow form; so few rows that two tiles

@@ -90,8 +90,6 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (status)
         return status;
     status = resolve_gradients(&pr->p, resolved, why);
-    if (!status && need_data)
-        status = check_gradients_apart(&pr->p, resolved, NULL, why);
     if (!status)
         settle_workers(&pr->p);
     return status;

@@ -110,16 +110,13 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     };
     attn_status status;
     int i;
-    set_spare(p, &sets[0]);
-    set_spare(p, &sets[1]);
-    status = memory ? check_apart(sets, 2, memory, 0, why) : check_written(sets, 2, why);
+    leave_out_unused(p, &sets[0]);
+    leave_out_unused(p, &sets[1]);
+    status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
-        if (memory)
-            status = check_pair(memory, &sums[i], why);
-        else
-            status = check_itself(&sums[i], NULL, why);
-        if (!status && !memory)
-            status = check_apart(sets, 2, &sums[i], 0, why);
+        status = check_itself(&sums[i], NULL, why);
+        status = status ? status : check_pair(memory, &sums[i], why);
+        status = status ? status : check_apart(sets, 2, &sums[i], why);
     }
-    return status || memory ? status : check_pair(&sums[0], &sums[1], why);
+    return status ? status : check_pair(&sums[0], &sums[1], why);
 }

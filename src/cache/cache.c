@@ -276,7 +276,7 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
     status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
-    status = status ? status : check_written(&set, 1, why);
+    status = status ? status : check_written(&set, 1, NULL, why);
     return status ? status : check_arrays_apart(c, &set, why);
 }
 

@@ -271,7 +271,7 @@ static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
     if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
         r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
         r.x.data = NULL;
-    return check_written(&s, 1, why);
+    return check_written(&s, 1, NULL, why);
 }
 
 /* apply_rope takes rows with their strides resolved. */
