@@ -282,7 +282,7 @@ static void choose_positions(problem *t, int way)
     r->first = way == FIRST_GIVEN ? first : NULL;
     r->positions = way == POSITIONS || way == POSITIONS_SHARED ? positions : NULL;
     r->positions_stride = way == POSITIONS_SHARED ? ATTN_STRIDE_BROADCAST
-                          : rng_chance(50)        ? r->seq_len + 3
+                          : rng_chance(50)        ? (ptrdiff_t)r->seq_len + 3
                                                   : 0;
 }
 
@@ -470,7 +470,7 @@ static void check_tables(const problem *t)
     given.cos = c;
     given.sin = s;
     given.num_positions = count;
-    given.table_stride = gap ? pairs + gap : 0;
+    given.table_stride = (ptrdiff_t)(gap ? pairs + gap : 0);
     given.base = -1; /* counts for nothing */
     check_same(t, &given, t->rows, "a table");
 }
