@@ -1542,9 +1542,6 @@ struct aligned_number {
     int64_t number;
 };
 
-/* It stands for an array that a level has elsewhere, where it only checks a call. */
-static const int64_t not_read = 0;
-
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;
@@ -3455,6 +3452,9 @@ typedef struct array_shape {
     int64_t count[4], bytes_each;
     ptrdiff_t stride[4];
 } array_shape;
+
+/* It stands for an array that a level has elsewhere, where it only checks a call. */
+static const int64_t not_read = 0;
 
 static int takes_part(const array_set *s, const call_field *f)
 {

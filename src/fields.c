@@ -347,9 +347,6 @@ struct aligned_number {
     int64_t number;
 };
 
-/* It stands for an array that a level has elsewhere, where it only checks a call. */
-static const int64_t not_read = 0;
-
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "../api/backward.h"
-#include "../overlap.c"
+#include "../fields.c"
 
 /* These bits name the gradients, or parts of them, that some work is about. */
 enum { WANT_DQ = 1, WANT_DK = 2, WANT_DV = 4, WANT_BIAS = 8, WANT_SLOPES = 16, WANT_SINKS = 32 };
