@@ -3652,20 +3652,27 @@ static void list_arrays(const array_set *sets, int n, array_list *list)
             }
 }
 
+/* check_rows_apart wants the rows of an array to share nothing. An output that a call reads was
+ * written by another call, which had to keep to this, too. */
+static attn_status check_rows_apart(const array_set *s, const call_field *f, text *why)
+{
+    const array_shape shape = array_shape_of(s, f);
+    const area whole = area_of_shape(f, &shape);
+    area used;
+    if (!meets_itself(&whole))
+        return ATTN_OK;
+    used = area_in_use(s, f, -1);
+    return check_itself(&used, f->instead, why);
+}
+
 /* check_output wants entry number `self` of the list, which the call writes, to share nothing with
- * itself and the others. Outputs before it have been compared with it. */
+ * the others. Outputs before it have been compared with it. */
 static attn_status check_output(const array_set *sets, const array_list *list, int self, text *why)
 {
     const call_field *f = &sets->table[list->at[self].field];
     const array_shape shape = array_shape_of(sets, f);
-    area whole = area_of_shape(f, &shape);
+    const area whole = area_of_shape(f, &shape);
     int i;
-    if (meets_itself(&whole)) {
-        const area used = area_in_use(sets, f, -1);
-        const attn_status status = check_itself(&used, f->instead, why);
-        if (status)
-            return status;
-    }
     for (i = 0; i < list->n; i++) {
         const array_set *t = &sets[list->at[i].set];
         const call_field *g = &t->table[list->at[i].field];
@@ -3688,7 +3695,9 @@ static attn_status check_written(const array_set *sets, int n, const area *memor
     for (i = 0; i < list.n && !status; i++) {
         const array_set *s = &sets[list.at[i].set];
         const call_field *f = &s->table[list.at[i].field];
-        if (s == sets && is_written(s, f))
+        if (f->output)
+            status = check_rows_apart(s, f, why);
+        if (!status && s == sets && is_written(s, f))
             status = check_output(sets, &list, i, why);
         if (!status && memory && reaches_into(s, f, memory))
             status = bad_overlap(memory->name, f->name, why);

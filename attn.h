@@ -8,9 +8,9 @@
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
  * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
- * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant is
- * a field of one struct, attn_params, in which zero means "off" or "the usual". The result has the
- * same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
+ * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant
+ * is a field of one struct, attn_params, in which zero means "off" or "the usual". The result has
+ * the same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
  * (docs/canon.md).
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
@@ -82,23 +82,27 @@
  *   into a sentence that names the field and its value. A function with an argument `why` puts that
  *   sentence there; why may be NULL. An error other than ATTN_ERR_CALLBACK means that nothing was
  *   written.
- * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed: the
- *   stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares an
- *   input along an axis: all indices of that axis then read one element, and packed strides count
- *   that axis as one long. Both hold for tensors, bias, masks, slopes and everything else that has a
- *   stride. The last dimension of a tensor is always contiguous. The stride of an axis of length 1
- *   does not matter. Data need only be aligned for its element type, and a call is refused if it is
- *   not.
+ * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed:
+ *   the stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares
+ *   an input along an axis: all indices of that axis then read one element, and packed strides
+ *   count that axis as one long. A packed stride does not follow from another one that is given:
+ *   a tensor with gaps needs every stride outside the gap. Both hold for tensors, bias, masks,
+ *   slopes and everything else that has a stride. The last dimension of a tensor is always
+ *   contiguous. The stride of an axis of length 1 does not matter, but no output takes
+ *   ATTN_STRIDE_BROADCAST. Data need only be aligned for its element type, and a call is refused
+ *   if it is not.
  * Layout. p.layout says what packed means for q, k, v and o and their gradients: [batch, head, seq,
  *   dim], or [batch, seq, head, dim] as most layers and other libraries have it. It changes nothing
  *   else: lse, stats, states, logits, bias and masks keep their documented shapes. A stride that is
  *   given counts in both layouts.
- * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another output
- *   or itself, or the call is refused. Elements count, and not all that lies between the first and
- *   the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call does not write
- *   (o with partial) do not count, nor do rows and keys that no length of the batch reaches. Two
- *   arrays whose strides have so little in common that 4096 trials decide nothing are taken to be
- *   apart. attn_rope_apply and the merges say where an output may be an input.
+ * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another
+ *   output or itself, or the call is refused. Elements count, and not all that lies between the
+ *   first and the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call
+ *   does not write (o with partial) do not count, nor do rows and keys beyond the lengths of
+ *   their own batch entry. Inputs may overlap each other and themselves. Size queries do not
+ *   look at this. Two arrays whose strides have so little in common that 4096 trials decide
+ *   nothing are taken to be apart. attn_rope_apply and the merges say where an output may be an
+ *   input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -116,7 +120,8 @@
  *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
- *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
+ *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that
+ *   IEEE arithmetic decides.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:
@@ -312,7 +317,8 @@ typedef enum attn_alignment {
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
- * visible. Rows and columns are addressed, and strides packed, as in attn_bias. */
+ * visible. Rows and columns are addressed, and strides packed, as in attn_bias: a mask [batch, 1,
+ * 1, seq_len_kv] has ATTN_STRIDE_BROADCAST as stride_head and stride_q. */
 typedef struct attn_mask {
     int invert; /* nonzero: nonzero elements are hidden instead */
     /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
@@ -324,12 +330,13 @@ typedef struct attn_mask {
 /* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
  * query row i and key j of a sequence. The caller gives a bitmap or CSR arrays, but not both.
  *
- * With rows = ceil(seq_len_q / block_q) and columns = ceil(seq_len_kv / block_k), a bitmap is [batch,
- * num_heads_q, rows, columns] and row_offsets is [batch, num_heads_q, rows + 1]. Heads that have one
- * mask share it by ATTN_STRIDE_BROADCAST. Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
- * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The offsets of
- * batch entry b and head h begin at entry b*csr_stride_batch + h*csr_stride_head.
+ * With rows = ceil(seq_len_q / block_q) and columns = ceil(seq_len_kv / block_k), a bitmap is
+ * [batch, num_heads_q, rows, columns] and row_offsets is [batch, num_heads_q, rows + 1]. Heads that
+ * have one mask share it by ATTN_STRIDE_BROADCAST. Cell (r, c) of a bitmap is bit b*stride_batch +
+ * h*stride_head + r*stride_row + c, and 1 means visible; bits are counted as in attn_mask. In the
+ * CSR form the visible columns of row r are columns[row_offsets[r]] to columns[row_offsets[r+1] -
+ * 1], strictly ascending. The offsets of batch entry b and head h begin at entry b*csr_stride_batch
+ * + h*csr_stride_head.
  *
  * i and j count within the sequence. With cu_seqlens, rows and columns are those of the longest
  * sequence. */
@@ -929,8 +936,9 @@ typedef struct attn_rope {
 } attn_rope;
 
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
- * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed in `layout`:
- * [batch, num_heads, seq_len, head_dim], or [batch, seq_len, num_heads, head_dim]. x and y may have any storage types. */
+ * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed in
+ * `layout`: [batch, num_heads, seq_len, head_dim], or [batch, seq_len, num_heads, head_dim]. x and
+ * y may have any storage types. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
     int layout;    /* attn_layout of x and y; 0 means BHSD */
@@ -1148,9 +1156,9 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32 or as stored, and their stride_batch is not used. k
- * or v is not wanted if it or its data is NULL. Returns ATTN_ERR_ARG if the numbers are not
- * present, or ATTN_ERR_OVERFLOW. */
+ * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32 or as stored, and
+ * their stride_batch is not used. k or v is not wanted if it or its data is NULL. Returns
+ * ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why, size_t why_bytes);
@@ -1187,6 +1195,8 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
  *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
  *   No P exceeds 1, whatever the error. Where both are set, stats are read.
+ * Arrays that no forward call filled. Statistics of zeros give NaN in every gradient. Zeros are a
+ *   possible LSE, and nobody can tell: an LSE that was never written gives wrong gradients.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
  *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
@@ -1212,8 +1222,8 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
  * seq_len_kv]. An axis that p.bias shares (ATTN_STRIDE_BROADCAST) is summed over; it has length 1
- * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
- * axes have the length of the longest one. */
+ * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence,
+ * and these axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
     float *data;                                              /* NULL means not wanted */
@@ -1701,9 +1711,9 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
  *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
- *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a
- *   layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG. Only
- *   a rank without a usable transport returns alone.
+ *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length,
+ *   a layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG.
+ *   Only a rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */

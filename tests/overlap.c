@@ -570,6 +570,16 @@ static void expect_gradients(const attn_params *p, const attn_gradients *g, cons
     CHECK(attn_backward(p, g, room.at, ROOM) == ATTN_ERR_ARG, "%s on %s runs", a, b);
 }
 
+/* Rows of stats that no forward call can have written. */
+static void check_stats_read(attn_params p, const attn_gradients *g)
+{
+    p.q_len = NULL;
+    p.stats.stride_seq = 1;
+    attn_backward_check(&p, g, room.at, ROOM, why, sizeof why);
+    CHECK(strstr(why, "stats: with its strides rows share elements"), "%s", why);
+    CHECK(attn_backward(&p, g, room.at, ROOM) == ATTN_ERR_ARG, "such stats are read");
+}
+
 static void check_gradients(void)
 {
     static const field outputs[] = {
@@ -591,6 +601,7 @@ static void check_gradients(void)
         point(&right, &outputs[i], slot(INPUTS + OUTPUTS + 1 + i));
     attn_backward_check(&p, &right, room.at, ROOM, why, sizeof why);
     CHECK(strcmp(why, "ok") == 0, "%s", why);
+    check_stats_read(p, &right);
     for (int i = 0; i < GRADIENTS; i++) {
         for (int other = 0; other < INPUTS; other++) {
             if (strcmp(inputs[other].name, "logits.rows") == 0)

@@ -8,9 +8,9 @@
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
  * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
- * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant is
- * a field of one struct, attn_params, in which zero means "off" or "the usual". The result has the
- * same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
+ * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant
+ * is a field of one struct, attn_params, in which zero means "off" or "the usual". The result has
+ * the same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
  * (docs/canon.md).
  *
  * SYNOPSIS (compiled and run by the tests as examples/minimal.c)
@@ -82,23 +82,27 @@
  *   into a sentence that names the field and its value. A function with an argument `why` puts that
  *   sentence there; why may be NULL. An error other than ATTN_ERR_CALLBACK means that nothing was
  *   written.
- * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed: the
- *   stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares an
- *   input along an axis: all indices of that axis then read one element, and packed strides count
- *   that axis as one long. Both hold for tensors, bias, masks, slopes and everything else that has a
- *   stride. The last dimension of a tensor is always contiguous. The stride of an axis of length 1
- *   does not matter. Data need only be aligned for its element type, and a call is refused if it is
- *   not.
+ * Strides. A stride counts elements and may be negative. Everywhere, a stride of 0 means packed:
+ *   the stride that a contiguous array of the documented shape has. ATTN_STRIDE_BROADCAST shares
+ *   an input along an axis: all indices of that axis then read one element, and packed strides
+ *   count that axis as one long. A packed stride does not follow from another one that is given:
+ *   a tensor with gaps needs every stride outside the gap. Both hold for tensors, bias, masks,
+ *   slopes and everything else that has a stride. The last dimension of a tensor is always
+ *   contiguous. The stride of an axis of length 1 does not matter, but no output takes
+ *   ATTN_STRIDE_BROADCAST. Data need only be aligned for its element type, and a call is refused
+ *   if it is not.
  * Layout. p.layout says what packed means for q, k, v and o and their gradients: [batch, head, seq,
  *   dim], or [batch, seq, head, dim] as most layers and other libraries have it. It changes nothing
  *   else: lse, stats, states, logits, bias and masks keep their documented shapes. A stride that is
  *   given counts in both layouts.
- * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another output
- *   or itself, or the call is refused. Elements count, and not all that lies between the first and
- *   the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call does not write
- *   (o with partial) do not count, nor do rows and keys that no length of the batch reaches. Two
- *   arrays whose strides have so little in common that 4096 trials decide nothing are taken to be
- *   apart. attn_rope_apply and the merges say where an output may be an input.
+ * Aliasing. What a call writes must not share a byte with its inputs, its workspace, another
+ *   output or itself, or the call is refused. Elements count, and not all that lies between the
+ *   first and the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call
+ *   does not write (o with partial) do not count, nor do rows and keys beyond the lengths of
+ *   their own batch entry. Inputs may overlap each other and themselves. Size queries do not
+ *   look at this. Two arrays whose strides have so little in common that 4096 trials decide
+ *   nothing are taken to be apart. attn_rope_apply and the merges say where an output may be an
+ *   input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -116,7 +120,8 @@
  *   states the order of operations. It requires rounding to nearest and no subnormal intermediate.
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
- *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that IEEE arithmetic decides.
+ *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that
+ *   IEEE arithmetic decides.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:
@@ -238,7 +243,8 @@ typedef enum attn_alignment {
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
- * visible. Rows and columns are addressed, and strides packed, as in attn_bias. */
+ * visible. Rows and columns are addressed, and strides packed, as in attn_bias: a mask [batch, 1,
+ * 1, seq_len_kv] has ATTN_STRIDE_BROADCAST as stride_head and stride_q. */
 typedef struct attn_mask {
     int invert; /* nonzero: nonzero elements are hidden instead */
     /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
@@ -250,12 +256,13 @@ typedef struct attn_mask {
 /* An attn_block_mask shows or hides whole cells: cell (i / block_q, j / block_k) decides about
  * query row i and key j of a sequence. The caller gives a bitmap or CSR arrays, but not both.
  *
- * With rows = ceil(seq_len_q / block_q) and columns = ceil(seq_len_kv / block_k), a bitmap is [batch,
- * num_heads_q, rows, columns] and row_offsets is [batch, num_heads_q, rows + 1]. Heads that have one
- * mask share it by ATTN_STRIDE_BROADCAST. Cell (r, c) of a bitmap is bit b*stride_batch + h*stride_head + r*stride_row + c, and 1 means
- * visible; bits are counted as in attn_mask. In the CSR form the visible columns of row r are
- * columns[row_offsets[r]] to columns[row_offsets[r+1] - 1], strictly ascending. The offsets of
- * batch entry b and head h begin at entry b*csr_stride_batch + h*csr_stride_head.
+ * With rows = ceil(seq_len_q / block_q) and columns = ceil(seq_len_kv / block_k), a bitmap is
+ * [batch, num_heads_q, rows, columns] and row_offsets is [batch, num_heads_q, rows + 1]. Heads that
+ * have one mask share it by ATTN_STRIDE_BROADCAST. Cell (r, c) of a bitmap is bit b*stride_batch +
+ * h*stride_head + r*stride_row + c, and 1 means visible; bits are counted as in attn_mask. In the
+ * CSR form the visible columns of row r are columns[row_offsets[r]] to columns[row_offsets[r+1] -
+ * 1], strictly ascending. The offsets of batch entry b and head h begin at entry b*csr_stride_batch
+ * + h*csr_stride_head.
  *
  * i and j count within the sequence. With cu_seqlens, rows and columns are those of the longest
  * sequence. */

@@ -31,6 +31,8 @@
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
  *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
  *   No P exceeds 1, whatever the error. Where both are set, stats are read.
+ * Arrays that no forward call filled. Statistics of zeros give NaN in every gradient. Zeros are a
+ *   possible LSE, and nobody can tell: an LSE that was never written gives wrong gradients.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
  *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
@@ -57,8 +59,8 @@ typedef float (*attn_score_derivative_fn)(void *user, const attn_pair *at, float
 
 /* An attn_bias_gradient is the gradient of the bias, f32 [batch, num_heads_q, seq_len_q,
  * seq_len_kv]. An axis that p.bias shares (ATTN_STRIDE_BROADCAST) is summed over; it has length 1
- * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence, and these
- * axes have the length of the longest one. */
+ * here, and its stride is not used. With cu_seqlens, rows and columns start at 0 in each sequence,
+ * and these axes have the length of the longest one. */
 typedef struct attn_bias_gradient {
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
     float *data;                                              /* NULL means not wanted */

@@ -48,9 +48,9 @@
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
  *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
- *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a
- *   layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG. Only
- *   a rank without a usable transport returns alone.
+ *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length,
+ *   a layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG.
+ *   Only a rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 6 KiB in every build measured (tests/stack.sh).
  */
