@@ -3277,8 +3277,8 @@ static void join_runs(area *a, int64_t per)
 
 /* area_of tells what an array covers whose extent has been checked; `per` of its elements have
  * `bytes_each` bytes. */
-static area area_of(const char *name, const void *data, int axes, const int64_t *count,
-                    const ptrdiff_t *stride, int64_t bytes_each, int64_t per)
+COLD static area area_of(const char *name, const void *data, int axes, const int64_t *count,
+                         const ptrdiff_t *stride, int64_t bytes_each, int64_t per)
 {
     area a = { .name = name, .at = (uintptr_t)data, .run = bytes_each };
     int64_t below = 0, whole;
@@ -3318,7 +3318,7 @@ typedef struct addend {
 enum { MOST_ADDENDS = 2 * AREA_AXES + 1, SUM_TRIES = 4096 };
 
 /* add_addend sorts an axis in, from the largest step to the smallest; the last one has a step of 0. */
-static void add_addend(addend *r, int64_t step, int64_t most)
+COLD static void add_addend(addend *r, int64_t step, int64_t most)
 {
     int i = 0, last = 0;
     while (r[i].step > step)
@@ -3335,7 +3335,7 @@ static void add_addend(addend *r, int64_t step, int64_t most)
     r[i].most = most;
 }
 
-static void finish_addends(addend *r)
+COLD static void finish_addends(addend *r)
 {
     int i = 0;
     while (r[i].step)
@@ -3371,7 +3371,7 @@ static int reaches(const addend *r, int64_t low, int64_t high, int *tries)
     return 0;
 }
 
-static int sum_within(addend *r, int64_t low, int64_t high)
+COLD static int sum_within(addend *r, int64_t low, int64_t high)
 {
     int tries = SUM_TRIES;
     finish_addends(r);
@@ -3380,7 +3380,7 @@ static int sum_within(addend *r, int64_t low, int64_t high)
 
 /* lattices_meet decides about two areas whose bytes from first to last overlap; b begins `ahead`
  * bytes behind a. Steps of b count from its last run backwards, so that all steps add. */
-OWN_FRAME static int lattices_meet(const area *a, const area *b, int64_t ahead)
+COLD static int lattices_meet(const area *a, const area *b, int64_t ahead)
 {
     addend r[MOST_ADDENDS] = { { 0, 0, 0, 0 } };
     const int64_t end = ahead + b->bytes - b->run;
@@ -3392,7 +3392,7 @@ OWN_FRAME static int lattices_meet(const area *a, const area *b, int64_t ahead)
     return sum_within(r, end - (a->run - 1), end + b->run - 1);
 }
 
-static int areas_meet(const area *a, const area *b)
+COLD static int areas_meet(const area *a, const area *b)
 {
     const int behind = b->at >= a->at;
     const uintptr_t ahead = behind ? b->at - a->at : a->at - b->at;
@@ -3403,7 +3403,7 @@ static int areas_meet(const area *a, const area *b)
 
 /* axis_meets tells whether runs meet that are one step or more apart along an axis, and anything
  * apart along the axes before it. */
-OWN_FRAME static int axis_meets(const area *a, int axis)
+COLD static int axis_meets(const area *a, int axis)
 {
     addend r[MOST_ADDENDS] = { { 0, 0, 0, 0 } };
     int64_t centre = -a->step[axis];
@@ -3418,7 +3418,7 @@ OWN_FRAME static int axis_meets(const area *a, int axis)
 
 /* meets_itself tells whether two runs share a byte. Mostly each axis steps over all that the axes
  * before it cover. */
-static int meets_itself(const area *a)
+COLD static int meets_itself(const area *a)
 {
     int64_t span = a->run;
     int axis;
@@ -3525,7 +3525,7 @@ static int sequences_differ(const array_set *s)
 }
 
 /* parts_of counts the parts of an array that belong to one sequence each; 1 is the array whole. */
-static int64_t parts_of(const array_set *s, const call_field *f)
+COLD static int64_t parts_of(const array_set *s, const call_field *f)
 {
     const int by_entry = f->axis[0] == AXIS_BATCH || f->axis[0] == AXIS_ENTRY;
     const int apart =
@@ -3536,7 +3536,7 @@ static int64_t parts_of(const array_set *s, const call_field *f)
 /* area_in_use is what is used of part number `part` of an array, or of the whole array if that is
  * below 0: as much of each axis as the longest sequence uses. Columns of an output are written
  * whole, and lists of tokens are read whole. */
-static area area_in_use(const array_set *s, const call_field *f, int64_t part)
+COLD static area area_in_use(const array_set *s, const call_field *f, int64_t part)
 {
     const int differ = sequences_differ(s);
     const int64_t last = part < 0 && differ ? s->p->batch - 1 : max64(part, 0);
@@ -3557,7 +3557,7 @@ static area area_in_use(const array_set *s, const call_field *f, int64_t part)
 }
 
 /* reaches_into tells whether what is used of an array shares a byte with an area. */
-static int reaches_into(const array_set *s, const call_field *f, const area *a)
+COLD static int reaches_into(const array_set *s, const call_field *f, const area *a)
 {
     const array_shape shape = array_shape_of(s, f);
     int64_t n, parts;
@@ -3578,8 +3578,8 @@ static int reaches_into(const array_set *s, const call_field *f, const area *a)
 
 /* arrays_meet tells whether what is used of field f of the set s shares a byte with what is used of
  * field g of the set t; `whole` is all of f. */
-static int arrays_meet(const array_set *s, const call_field *f, const area *whole,
-                       const array_set *t, const call_field *g)
+COLD static int arrays_meet(const array_set *s, const call_field *f, const area *whole,
+                            const array_set *t, const call_field *g)
 {
     int64_t n, parts;
     if (!reaches_into(t, g, whole))
@@ -3595,7 +3595,7 @@ static int arrays_meet(const array_set *s, const call_field *f, const area *whol
 
 /* ---- sentences */
 
-static attn_status bad_overlap(const char *a, const char *b, text *why)
+COLD static attn_status bad_overlap(const char *a, const char *b, text *why)
 {
     put(why, a);
     put(why, " overlaps ");
@@ -3608,7 +3608,7 @@ static attn_status check_pair(const area *a, const area *b, text *why)
     return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
-static attn_status check_itself(const area *a, const char *hint, text *why)
+COLD static attn_status check_itself(const area *a, const char *hint, text *why)
 {
     if (!meets_itself(a))
         return ATTN_OK;

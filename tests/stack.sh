@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: MIT
 set -u
 cd "$(dirname "$0")/.." || exit 1
-limit=4096
+limit=5120
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
