@@ -64,7 +64,8 @@ if (picture eq "peers") {
         panel eq "causal" ? "Prefill, causal mask" : "Prefill, no mask"
     wide = 0.97 / words(panels)
     colour_of(i) = word(colours, i + 1) + 0
-    length_axis = length_axis."; set xtics 1, 4; set autoscale fix; \
+    length_axis = length_axis."; set xtics 1, 4; \
+set ytics (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000); set autoscale fix; \
 set offsets graph 0.04, graph 0.04, graph 0.04, graph 0.04"
     set multiplot
     set label 1 "Time for each token, less is better. ".caption at screen 0.5, 0.965 \
