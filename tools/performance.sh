@@ -117,8 +117,9 @@ write_page()
     others=$(peers) || exit 1
     title=$([ ! -f "$output" ] || grep -m 1 '^# ' "$output")
     mkdir -p "$build" || exit 1
-    measured=$(awk -v goals_page="$build/goals.md" -f "$tools/performance.awk" "$tools/goals.txt" "$work/prefill.csv" \
-        "$work/kernels.csv" "$work/decode.csv" "$work/threads.csv" "$work/backward.csv") ||
+    measured=$(awk -v goals_page="$build/goals.md" -f "$tools/performance.awk" \
+        "$tools/goals.txt" "$work/prefill.csv" "$work/kernels.csv" "$work/decode.csv" \
+        "$work/threads.csv" "$work/backward.csv") ||
         fail "the tables cannot be made"
     {
         head_of_page "${title:-# Performance}" "$others"
