@@ -76,6 +76,8 @@ echo '{ "timestamp": "T", "machine": {"cpu": "Some CPU", "l1d_bytes": 32768, "gh
 expect "the page is written" render
 expect "a goal reached as printed is met" has \
     '| full d128 s2048 | avx512 | 95.5 | 95.5 | met |'
+expect "in one section" test "$(grep -cF '| full d128 s2048 | avx512 | 95.5 | 95.5 |' \
+    "$work/page.md")" -eq 1
 expect "a miss has its points" has '| full d128 s2048 | avx2 | 95.9 | 96 | missed by 0.1 |'
 expect "within 2 of another case" has \
     '| full d128 s2048 f16 | avx512 | 93.5 | 93.5 (2 below full d128 s2048) | met |'
