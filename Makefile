@@ -346,7 +346,10 @@ check-canon: $(BUILD)/canon $(BUILD)/dropout_mask ## the golden hashes by a seco
 # and sanitizers have no limit, because they reserve far more addresses than they use.
 LIMIT := $(if $(strip $(RUN) $(findstring -fsanitize,$(CFLAGS))),,ulimit -v 4000000 2> /dev/null;)
 
-check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test ## the bench refuses wrong results, writes what its schema says
+# Python can load the library of `make compare-peers` where that runs here and has no sanitizers.
+LOADABLE_PEERS := $(if $(strip $(RUN) $(findstring -fsanitize,$(CFLAGS))),,$(BUILD)/libpeers.so)
+
+check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test $(LOADABLE_PEERS) ## the bench refuses wrong results, writes what its schema says
 	$(RUN) $(BUILD)/measure_test
 	$(LIMIT) $(NO_DEVICE) $(RUN) $(BUILD)/bench_test selfcheck
 	RUN='$(RUN)' sh tests/bench_files.sh $(BUILD)

@@ -9,6 +9,7 @@
 # work had the core, more that a peer used a second thread.
 import argparse
 import collections
+import csv
 import ctypes
 import ctypes.util
 import datetime
@@ -33,10 +34,12 @@ CAUSAL_GOAL, NAIVE_GOAL, DECODE_GOAL = 1.15, 0.60, 2.5
 EXIT_WRONG, EXIT_VOID = 1, 3
 
 Shape = collections.namedtuple("Shape", "heads_q heads_kv rows seq dim")
-PREFILLS = [Shape(hq, hkv, s, s, d) for hq, hkv, s, d in (
-    (8, 8, 512, 64), (8, 8, 1024, 64), (4, 4, 2048, 128), (2, 2, 4096, 128), (2, 2, 2048, 256),
-    (32, 8, 512, 128))]
-DECODES = [Shape(32, 8, 1, 4096, 128), Shape(32, 8, 1, 16384, 128)]
+LENGTHS = [Shape(8, 8, s, s, 64) for s in (64, 128, 256, 512, 1024, 2048, 4096)]
+OTHERS = [Shape(hq, hkv, s, s, d) for hq, hkv, s, d in (
+    (4, 4, 2048, 128), (2, 2, 4096, 128), (2, 2, 2048, 256), (32, 8, 512, 128))]
+PREFILLS = LENGTHS + OTHERS
+GRADIENTS = [s for s in LENGTHS if s.seq in (512, 1024)] + OTHERS
+DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 1024, 4096, 16384)]
 STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
 
 WALL_TIME, CPU_TIME = "wall time", "processor time"
@@ -45,6 +48,9 @@ BACKWARD = ("full backward", "causal backward")
 
 # mask: of MASKS or BACKWARD, or "decode"; storage: of STORAGE
 Kind = collections.namedtuple("Kind", "shape mask storage")
+
+# Seconds of one call by the wall clock and of processor time, and the clock's rate beside it
+Sample = collections.namedtuple("Sample", "wall cpu hertz")
 
 # name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result, or dq,
 # dk and dv one after the other
@@ -101,6 +107,16 @@ def load_library(path):
     return lib
 
 
+def family_and_model():
+    """What Linux says of the CPU beside its name, which a virtual machine may have shortened."""
+    try:
+        with open("/proc/cpuinfo") as f:
+            facts = dict(line.replace("\t", "").strip().split(":", 1) for line in f if ":" in line)
+        return " (family%s model%s)" % (facts["cpu family"], facts["model"])
+    except (OSError, KeyError):
+        return ""
+
+
 class Machine:
     """The C library, and what it says of the machine."""
 
@@ -111,23 +127,27 @@ class Machine:
         self.facts = dict(line.split("=", 1) for line in text.value.decode().splitlines())
         self.flops_per_cycle = self.lib.compare_flops_per_cycle(text, len(text))
         self.facts["unit"] = text.value.decode()
+        self.facts["cpu"] += family_and_model()
 
     def measure(self, call):
-        """Clock cycles of one call: by the wall clock, and of processor time."""
+        """Returns the Sample of one call."""
         before = self.lib.clock_hertz()
         start, cpu_start = self.lib.clock_seconds(), time.process_time()
         call()
         cpu, wall = time.process_time() - cpu_start, self.lib.clock_seconds() - start
-        hertz = 0.5 * (before + self.lib.clock_hertz())
-        return wall * hertz, cpu * hertz
+        return Sample(wall, cpu, 0.5 * (before + self.lib.clock_hertz()))
 
     def median(self, samples):
         """Returns the median of cycles, by the clock that --cpu-time chooses."""
-        return statistics.median(s[self.cpu_time] for s in samples)
+        return statistics.median(s[self.cpu_time] * s.hertz for s in samples)
+
+    def milliseconds(self, samples):
+        """Returns the median time, by the same clock."""
+        return 1e3 * statistics.median(s[self.cpu_time] for s in samples)
 
     def quickest(self, call):
         """Returns cycles by processor time, so that a disturbance cannot choose a slow variant."""
-        return min(self.measure(call)[1] for _ in range(TRIES))
+        return min(s.cpu * s.hertz for s in (self.measure(call) for _ in range(TRIES)))
 
     def share(self, flops, cycles):
         return flops / (cycles * self.flops_per_cycle)
@@ -250,7 +270,7 @@ def must_work(function, handle):
 
 
 class OpenBlas:
-    name, gemm_rule = "openblas", True
+    name, title, gemm_rule = "openblas", "OpenBLAS %s (unfused)", True
     NAMES = ["libopenblas.so.0", "libopenblas.so", "libopenblas.dylib"]
     ROWS = [64, 128, 256, 512, 0]  # of a block of logits; 0 = all
     DECODE_ROWS = [1, 0]
@@ -297,7 +317,7 @@ class OpenBlas:
 
 
 class Torch:
-    name, gemm_rule = "torch", True
+    name, title, gemm_rule = "torch", "PyTorch %s", True
 
     def __init__(self, machine):
         try:
@@ -390,7 +410,7 @@ class Torch:
 
 
 class OnnxRuntime:
-    name, gemm_rule = "onnxruntime", False
+    name, title, gemm_rule = "onnxruntime", "ONNX Runtime %s", False
     OPSETS = [("", 23), ("com.microsoft", 1)]
 
     def __init__(self, machine):
@@ -578,8 +598,9 @@ def offers_of(case, peers):
 
 
 def time_in_turn(machine, entrants, rounds, led_in):
-    """Medians by entrant: clock cycles, and the processor's share of the wall time. led_in: an
-    untimed call before each timed one, so that caches are as its own repetition leaves them."""
+    """Medians by entrant: clock cycles, milliseconds, and the processor's share of the wall time.
+    led_in: an untimed call before each timed one, so that caches are as its own repetition leaves
+    them."""
     samples = {name: [] for name in entrants}
     for _ in range(rounds):
         for name, variant in entrants.items():
@@ -587,12 +608,13 @@ def time_in_turn(machine, entrants, rounds, led_in):
                 variant.run()
             samples[name].append(machine.measure(variant.run))
     cycles = {name: machine.median(s) for name, s in samples.items()}
-    core = {name: statistics.median(cpu / wall for wall, cpu in s) for name, s in samples.items()}
+    ms = {name: machine.milliseconds(s) for name, s in samples.items()}
+    core = {n: statistics.median(x.cpu / x.wall for x in s) for n, s in samples.items()}
     for name, share in core.items():
         if share > THREADS_ABOVE:
             raise Wrong("%s (%s) takes %.2f s of processor time a second: more than one thread"
                         % (name, entrants[name].name, share))
-    return cycles, core
+    return cycles, ms, core
 
 
 def shares_of(case, cycles):
@@ -614,10 +636,11 @@ def run_case(machine, kind, peers, rounds, broken):
         entrants[name] = min(variants, key=lambda v: tries[name][v.name])
     if case.decode:
         entrants["reading"] = case.reading()
-    cycles, core = time_in_turn(machine, entrants, rounds, case.decode)
+    cycles, ms, core = time_in_turn(machine, entrants, rounds, case.decode)
     case.close()
     return {"shape": case.name, "mask": case.mask, "storage": case.storage,
-            "kernels": case.kernels, "flops": case.flops, "cycles": cycles,
+            "kernels": case.kernels, "flops": case.flops, "cycles": cycles, "ms": ms,
+            "sizes": kind.shape._asdict(),
             "variant": {n: v.name for n, v in entrants.items()}, "core": min(core.values()),
             "variant_cycles": tries, "difference": differences, "share": shares_of(case, cycles),
             "ratio": {n: c / cycles["attn"] for n, c in cycles.items()
@@ -682,15 +705,20 @@ def verdicts(results, peers, shares):
 def cell(result, name):
     if name not in result["ratio"]:
         return "-"
-    return "%.1f %% / %.2f (%s)" % (100 * result["share"][name], result["ratio"][name],
-                                    result["variant"][name])
+    ratio = result["ratio"][name]
+    return "%.1f %% / %.2f%s (%s)" % (100 * result["share"][name], ratio,
+                                      " slower" if ratio < 1 else "", result["variant"][name])
+
+
+def cell_of_attn(result):
+    return "%.3g ms, %.1f %%" % (result["ms"]["attn"], 100 * result["share"]["attn"])
 
 
 def main_table(results, names, masks):
     rows = [["shape", "mask", "attn"] + names]
     for r in results:
         if r["mask"] in masks:
-            rows.append([r["shape"], r["mask"], "%.1f %%" % (100 * r["share"]["attn"])]
+            rows.append([r["shape"], r["mask"], cell_of_attn(r)]
                         + [cell(r, n) for n in names])
     return rows if len(rows) > 1 else []
 
@@ -699,7 +727,7 @@ def decode_table(results, names):
     rows = [["one row against", "storage", "attn"] + names]
     for r in results:
         if r["mask"] == "decode":
-            rows.append([r["shape"], r["storage"], "%.1f %%" % (100 * r["share"]["attn"])]
+            rows.append([r["shape"], r["storage"], cell_of_attn(r)]
                         + [cell(r, n) for n in names])
     return rows if len(rows) > 1 else []
 
@@ -738,10 +766,10 @@ def facts_lines(record):
     return lines + ["%s skipped: %s" % m for m in record["missing"].items()]
 
 
-LEGEND = ("A peer's cell: share of the FMA peak / its time over attn's, above 1 = attn is faster "
-          "(its fastest variant).")
-DECODE_LEGEND = ("Decoding. A peer's cell: share of the rate at which a plain loop reads K and V, "
-                 "timed in turn with the others / its time over attn's (its fastest variant).")
+LEGEND = ("A cell of attn: time of a call, share of the FMA peak. A peer's cell: share of the peak "
+          "/ its time over attn's (its fastest variant); slower: attn is the slower one.")
+DECODE_LEGEND = ("Decoding. Shares are of the rate at which a plain loop reads K and V, timed in "
+                 "turn with the others; else as above.")
 
 
 def differences(record):
@@ -762,7 +790,7 @@ def tables_of(results, names):
 
 
 def write_markdown(path, record, results, names):
-    parts = ["## attn against its peers", "\n".join("- " + f for f in facts_lines(record)),
+    parts = ["### " + record["machine"]["cpu"], "\n".join("- " + f for f in facts_lines(record)),
              "Medians of %d rounds in turn, in clock cycles; %s."
              % (record["rounds"], differences(record))]
     for legend, rows in tables_of(results, names):
@@ -770,6 +798,33 @@ def write_markdown(path, record, results, names):
     parts.append("\n".join("- " + v for v in record["verdicts"]))
     with open(path, "w") as f:
         f.write("\n\n".join(parts) + "\n")
+
+
+CSV_HEAD = ("preset case impl path variant dtype mask pass batch heads_q heads_kv seq_q seq_kv "
+            "head_dim threads samples ms_p50 difference allowed cpu revision date").split()
+
+
+def write_csv(path, record, results, titles):
+    """A row for attn and for each peer of a case. Columns that the bench's CSV has, too, are named
+    as there."""
+    with open(path, "w", newline="") as f:
+        out = csv.writer(f, lineterminator="\n")
+        out.writerow(CSV_HEAD)
+        for r in results:
+            for name in [n for n in titles if n in r["ms"]]:
+                out.writerow(
+                    ["peers", r["shape"], name, titles[name], r["variant"][name], r["storage"],
+                     "causal" if r["mask"].startswith("causal") else "full",
+                     "backward" if r["mask"] in BACKWARD else "forward", 1,
+                     *r["sizes"].values(), 1, record["rounds"],
+                     "%.6g" % r["ms"][name], "%.3g" % r["difference"].get(name, 0),
+                     TOLERANCE[r["storage"]], record["machine"]["cpu"],
+                     record["machine"]["revision"], record["date"]])
+
+
+def titles_of(peers):
+    """How attn and each peer are called in a picture; of a version only the release."""
+    return dict({"attn": "attn"}, **{p.name: p.title % p.version.split("+")[0] for p in peers})
 
 
 def print_report(record, results, names):
@@ -801,8 +856,8 @@ def parse_options():
         "wrong result, nothing timed; %d = a peer is VOID." % (EXIT_WRONG, EXIT_VOID))
     o.add_argument("library", help="build/libpeers.so")
     o.add_argument("--rounds", type=rounds_of, default=MIN_ROUNDS, help="at least %(default)s")
-    o.add_argument("--only", default="", metavar="TEXT",
-                   help="cases whose name, such as '8 x 512 x 64 f32 causal', contains TEXT")
+    o.add_argument("--only", action="append", metavar="TEXT", help="cases whose name, such as "
+                   "'8 x 512 x 64 f32 causal', contains TEXT; repeatable")
     o.add_argument("--peer", action="append", choices=names, help="this peer only; repeatable")
     o.add_argument("--break", dest="broken", choices=names + ["naive"],
                    help="spoil this peer's results by %d tolerances: they must be refused"
@@ -811,15 +866,17 @@ def parse_options():
                    "time: for a core that others use, whose caches they use, too")
     o.add_argument("--markdown", metavar="FILE")
     o.add_argument("--json", metavar="FILE")
+    o.add_argument("--csv", metavar="FILE", help="times, for `make plot CSV=FILE`")
     return o.parse_args()
 
 
 def chosen_cases(only):
-    kinds = [Kind(s, mask, "f32") for mask in MASKS + BACKWARD for s in PREFILLS]
+    kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
+    kinds += [Kind(s, mask, "f32") for mask in BACKWARD for s in GRADIENTS]
     kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
-    found = [kind for kind in kinds if only in kind_name(kind)]
+    found = [k for k in kinds if not only or any(text in kind_name(k) for text in only)]
     if not found:
-        sys.exit("compare_peers: no case's name contains '%s'" % only)
+        sys.exit("compare_peers: no case's name contains '%s'" % "' or '".join(only))
     return found
 
 
@@ -861,6 +918,8 @@ def main():
     print_report(record, results, names)
     if options.markdown:
         write_markdown(options.markdown, record, results, names)
+    if options.csv:
+        write_csv(options.csv, record, results, titles_of(peers))
     if options.json:
         with open(options.json, "w") as f:
             json.dump(dict(record, results=results), f, indent=1)

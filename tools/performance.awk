@@ -1,7 +1,8 @@
-# performance.awk - the measured part of docs/performance.md.
+# performance.awk - the measured part of docs/performance.md, and the goals in a file of their own.
 # SPDX-License-Identifier: MIT
 #
-#     awk -f performance.awk goals.txt prefill.csv kernels.csv decode.csv threads.csv backward.csv
+#     awk -v goals_page=FILE -f performance.awk goals.txt prefill.csv kernels.csv decode.csv \
+#         threads.csv backward.csv
 #
 # The first file has goals; the others begin with a line of column names. A row counts as disturbed
 # when its threads had less than DISTURBED percent of their CPUs: a goal that it misses is undecided
@@ -164,29 +165,41 @@ function say_lost(running)
     return sprintf("; had %.0f %% of the CPU", running)
 }
 
-function say_goals()
+# Keeps a row of the goals, which stand in a table of their own behind everything else.
+function keep_goal(name, set, reached, aim, verdict)
 {
+    if (aim != "-" && aim != "")
+        goal_rows = goal_rows sprintf("| %s | %s | %s | %s | %s |\n", name, set, reached, aim,
+            verdict)
+}
+
+# Ends a section: what disturbed it is said at once, its goals are written to goals_page.
+function end_section(heading)
+{
+    printf "\n### %s\n\n| case | set | reached | goal | |\n|---|---|---|---|---|\n%s", heading,
+        goal_rows > goals_page
     printf "\nGoals: %d met, %d missed, %d undecided, %d not measured.\n", met, missed, undecided,
-        unmeasured
+        unmeasured > goals_page
     if (disturbed_rows)
         printf "\n**Disturbed: in %d of %d rows other programs also had the CPU.%s**\n",
             disturbed_rows, said_rows, " Measure again."
     met = missed = undecided = unmeasured = disturbed_rows = said_rows = 0
+    goal_rows = ""
 }
 
-function say_row(name, set,    key, verdict)
+function say_row(name, set,    key, verdict, less)
 {
     key = name SUBSEP set
     verdict = "-"
     if (find_goal(name, set)) verdict = verdict_of(key, set)
     else if (wanted_text != "-") { verdict = "not measured: " base; unmeasured++ }
-    verdict = verdict say_lost(running[key])
+    less = say_lost(running[key])
     said_rows++
-    printf "| %s | %s | %.1f | %.1f | %s | %s |\n", name, set, share[key], gflops[key],
-        wanted_text, verdict
+    printf "| %s | %s | %.1f | %.1f%s |\n", name, set, share[key], gflops[key], less
+    keep_goal(name, set, sprintf("%.1f", share[key]), wanted_text, verdict less)
 }
 
-# Prints goals whose set was measured and whose case was not, of gradients or of all others.
+# Keeps goals whose set was measured and whose case was not, of gradients or of all others.
 function say_missing(backward,    g, s)
 {
     for (g = 1; g <= goals; g++)
@@ -195,8 +208,8 @@ function say_missing(backward,    g, s)
             if (goal[goal_name[g], goal_set[g]] ~ /^(reading|roof|speed-up) /) continue
             if (goal_set[g] != "*" && goal_set[g] != set_name[s]) continue
             if ((goal_name[g], set_name[s]) in share) continue
-            printf "| %s | %s | - | - | %s | not measured |\n", goal_name[g], set_name[s],
-                goal[goal_name[g], goal_set[g]]
+            keep_goal(goal_name[g], set_name[s], "-", goal[goal_name[g], goal_set[g]],
+                "not measured")
             unmeasured++
         }
 }
@@ -208,25 +221,28 @@ function say_backward(    i)
     print "those of five products, 2 (3 head_dim + 2 head_dim_v) a visible pair, even where"
     print "something is computed twice. Cases other than `backward` use the best set; modifiers are"
     print "at D=64, s2048, next to none.\n"
-    print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
+    print "| case | set | share, % | GFLOP/s |\n|---|---|---|---|"
     for (i = 1; i <= gradients; i++) say_row(gradient_name[i], gradient_set[i])
     say_missing(1)
-    say_goals()
+    end_section("Backward")
 }
 
 function say_space(    s, d, limit, verdict)
 {
     print "\n## Workspace of one thread\n"
     print "This is the most that attn_workspace_size asks for over the cases of Prefill.\n"
-    print "| set | head_dim | KiB | goal | |\n|---|---|---|---|---|"
+    print "| set | head_dim | KiB |\n|---|---|---|"
     limit = goal["workspace", "*"] + 0
     for (s = 1; s <= sets; s++)
         for (d = 1; d <= dims; d++) {
             if (!((set_name[s], dim_list[d]) in space)) continue
             x = space[set_name[s], dim_list[d]]
-            verdict = x <= limit ? "met" : sprintf("missed by %.0f KiB", x - limit)
-            printf "| %s | %d | %.0f | %d | %s |\n", set_name[s], dim_list[d], x, limit, verdict
+            verdict = judge(x <= limit, sprintf("%.0f KiB", x - limit), 0)
+            printf "| %s | %d | %.0f |\n", set_name[s], dim_list[d], x
+            keep_goal("head_dim " dim_list[d], set_name[s], sprintf("%.0f KiB", x), limit " KiB",
+                verdict)
         }
+    end_section("Workspace of one thread")
 }
 
 function say_kernels(    i, d, id, part)
@@ -250,18 +266,18 @@ function say_kernels(    i, d, id, part)
     }
 }
 
-# Prints goals of a kind whose case is unknown; cells are the empty columns before the goal.
-function say_missing_cases(kind, known, cells,    g, text)
+# Keeps goals of a kind whose case is unknown.
+function say_missing_cases(kind, known,    g, text)
 {
     for (g = 1; g <= goals; g++) {
         text = goal[goal_name[g], goal_set[g]]
         if (text !~ kind || goal_name[g] in known) continue
-        printf "| %s |%s %s | not measured |\n", goal_name[g], cells, text
+        keep_goal(goal_name[g], "-", "-", text, "not measured")
         unmeasured++
     }
 }
 
-function say_decode_row(i,    text, word, reached, verdict)
+function say_decode_row(i,    text, word, reached, verdict, less)
 {
     text = goal_of(decode_name[i], decode_set[i])
     split(text, word, " ")
@@ -269,10 +285,11 @@ function say_decode_row(i,    text, word, reached, verdict)
     if (word[1] == "roof" && decode_peak[i] > reached) reached = decode_peak[i] + 0
     verdict = text == "" ? "-" : judge(reached >= word[2] + 0,
         sprintf("%.1f", word[2] - reached), lost(decode_running[i]))
-    printf "| %s | %s | %s | %s | %s | %s | %s |\n", decode_name[i], decode_set[i], reading[i],
-        decode_peak[i], decode_rates[i], text == "" ? "-" : text,
-        verdict say_lost(decode_running[i])
+    less = say_lost(decode_running[i])
     said_rows++
+    printf "| %s | %s | %s | %s | %s%s |\n", decode_name[i], decode_set[i], reading[i],
+        decode_peak[i], decode_rates[i], less
+    keep_goal(decode_name[i], decode_set[i], sprintf("%.1f", reached), text, verdict less)
 }
 
 function say_decode(    i)
@@ -283,24 +300,25 @@ function say_decode(    i)
     print "the calls, over the time of the call, median of pairs. Peak is the share of the FMA"
     print "peak, as in Prefill. GB/s is the rate of K and V in the call and in the loop, medians."
     print "Roof is the larger share. In MLA 128 query heads share one cache.\n"
-    print "| case | set | reading, % | peak, % | GB/s | loop | goal | |"
-    print "|---|---|---|---|---|---|---|---|"
+    print "| case | set | reading, % | peak, % | GB/s | loop |\n|---|---|---|---|---|---|"
     for (i = 1; i <= decodes; i++) say_decode_row(i)
-    say_missing_cases("^(reading|roof) ", decode_known, " - | - | - | - | - |")
-    say_goals()
+    say_missing_cases("^(reading|roof) ", decode_known)
+    end_section("Decode")
 }
 
-function say_pair(i,    text, word, verdict)
+function say_pair(i,    text, word, verdict, less)
 {
     text = goal_of(pair_name[i], pair_set[i])
     split(text, word, " ")
     verdict = text == "" ? "-" : judge(speedup[i] >= word[2] + 0 || pair_reading[i] >= word[5] + 0,
         sprintf("%.2f or %.1f", word[2] - speedup[i], word[5] - pair_reading[i]),
         lost(pair_running[i]))
-    printf "| %s | %s | %d | %s | %s | %s | %s | %s |\n", pair_name[i], pair_set[i],
-        pair_threads[i], pair_times[i], speedup[i], pair_reading[i], text == "" ? "-" : text,
-        verdict say_lost(pair_running[i])
+    less = say_lost(pair_running[i])
     said_rows++
+    printf "| %s | %s | %d | %s | %s | %s%s |\n", pair_name[i], pair_set[i], pair_threads[i],
+        pair_times[i], speedup[i], pair_reading[i], less
+    keep_goal(pair_name[i] ", " pair_threads[i] " threads", pair_set[i],
+        speedup[i] ", " pair_reading[i], text, verdict less)
 }
 
 function say_threads(    i)
@@ -308,11 +326,11 @@ function say_threads(    i)
     print "\n## Threads\n"
     print "D=128, f32; one thread and several threads run in turn on the same tensors. Reading is"
     print "that of Decode, by a loop that reads K and V with as many threads.\n"
-    print "| case | set | threads | ms, one | ms | speed-up | reading, % | goal | |"
-    print "|---|---|---|---|---|---|---|---|---|"
+    print "| case | set | threads | ms, one | ms | speed-up | reading, % |"
+    print "|---|---|---|---|---|---|---|"
     for (i = 1; i <= pairs; i++) say_pair(i)
-    say_missing_cases("^speed-up ", pair_known, " - | - | - | - | - | - |")
-    say_goals()
+    say_missing_cases("^speed-up ", pair_known)
+    end_section("Threads")
 }
 
 END {
@@ -327,10 +345,10 @@ END {
         samples
     print "types; strided is [seq][head][dim] with 8 heads. Cases that a goal compares were timed"
     print "in turn.\n"
-    print "| case | set | share, % | GFLOP/s | goal | |\n|---|---|---|---|---|---|"
+    print "| case | set | share, % | GFLOP/s |\n|---|---|---|---|"
     for (i = 1; i <= rows; i++) say_row(row_name[i], row_set[i])
     say_missing(0)
-    say_goals()
+    end_section("Prefill")
     say_backward()
     say_decode()
     say_threads()

@@ -74,11 +74,16 @@ head_of_page()
 {
     cat <<END
 <!-- SPDX-License-Identifier: MIT -->
-# Performance
+$1
 
-\`make performance\` wrote this page from one run, except for the notes and the peers. A goal is what
-the library is meant to reach on a machine with AVX-512 and 1 MiB of L2 (\`tools/goals.txt\`); it is no
-promise. Each number is a median.
+\`make performance\` wrote the tables of this page from one run, except for the notes and the peers,
+which have their own machine and date. Each number is a median.
+
+## Peers
+
+$2
+
+## Machine
 
 | | |
 |---|---|
@@ -95,17 +100,31 @@ $(decimal fma_peak_flops_per_cycle) FLOP a cycle |
 END
 }
 
+goals_of_page()
+{
+    cat <<END
+## Goals
+
+A goal is what the library is meant to reach on a machine with AVX-512 and 1 MiB of L2
+(\`tools/goals.txt\`); it is no promise.
+END
+    cat "$build/goals.md"
+}
+
 write_page()
 {
     notes=$(region notes) || exit 1
     others=$(peers) || exit 1
-    measured=$(awk -f "$tools/performance.awk" "$tools/goals.txt" "$work/prefill.csv" \
-        "$work/kernels.csv" "$work/decode.csv" "$work/threads.csv" "$work/backward.csv") ||
-        fail "the tables cannot be made"
+    title=$([ ! -f "$output" ] || grep -m 1 '^# ' "$output")
     mkdir -p "$build" || exit 1
+    measured=$(awk -v goals_page="$build/goals.md" -f "$tools/performance.awk" \
+        "$tools/goals.txt" "$work/prefill.csv" "$work/kernels.csv" "$work/decode.csv" \
+        "$work/threads.csv" "$work/backward.csv") ||
+        fail "the tables cannot be made"
     {
-        head_of_page
-        printf '%s\n\n## Notes\n\n%s\n\n## Peers\n\n%s\n' "$measured" "$notes" "$others"
+        head_of_page "${title:-# Performance}" "$others"
+        printf '%s\n\n## Notes\n\n%s\n\n' "$measured" "$notes"
+        goals_of_page
     } > "$page" || fail "cannot write $page"
     mv "$page" "$output" || fail "cannot write $output"
 }

@@ -6,7 +6,8 @@
 # Columns are found by their names in the head line. For each picture whose rows are there,
 # DIR/NAME.dat gets its series, one block each with its name on top, and DIR/NAME.set gets the
 # settings that tools/plot.gp loads beside it. For the other pictures one sentence says what is
-# missing. A file that is not a CSV of the bench is refused with exit status 2.
+# missing. A file that is not a CSV of the bench or of tools/compare_peers is refused with exit
+# status 2.
 
 BEGIN {
     MAX_BARS = 16    # rows and shapes that stay legible at 1000 pixels
@@ -93,7 +94,7 @@ function series_of(row) {
 # Returns all of a shape but its length, in words.
 function shape_of(row,    mask) {
     mask = t_of(row, "mask")
-    return plain("batch " n_of(row, "batch") ", " heads(row) \
+    return plain((is_peer(row) ? "" : "batch " n_of(row, "batch") ", ") heads(row) \
                  (n_of(row, "heads_q") == 1 ? " head of " : " heads of ") \
                  n_of(row, "head_dim") ", " t_of(row, "dtype") \
                  (mask == "full" || mask == "" ? "" : ", " mask) \
@@ -165,10 +166,19 @@ function left_out(picture, why) { print "plot: " picture " left out: " why }
 # Rows of `bench memory` are one call in a fresh process each and serve only for memory.
 function is_memory(r) { return t_of(r, "preset") == "memory" || n_of(r, "rss_growth_bytes") > 0 }
 
-# Tells whether a row is about length and of the kind: memory rows or others.
+# Rows of tools/compare_peers serve only for the picture of peers: of one panel, or of none.
+function is_peer(r) { return t_of(r, "preset") == "peers" }
+
+function panel_of(r) {
+    if (t_of(r, "pass") != "forward") return "none"
+    return n_of(r, "seq_q") == 1 ? "decode" : t_of(r, "mask")
+}
+
+# Tells whether a row is about length and of the kind: "memory", "timed" or "peers PANEL".
 function of_kind(r, kind) {
+    if (is_peer(r)) return "peers " panel_of(r) == kind
     if (t_of(r, "impl") == "append") return 0
-    return n_of(r, "seq_q") == n_of(r, "seq_kv") && is_memory(r) == (kind == "memory")
+    return n_of(r, "seq_q") == n_of(r, "seq_kv") && (is_memory(r) ? "memory" : "timed") == kind
 }
 
 # Sets best_shape; returns at how many lengths it has a number above 0 in a column.
@@ -181,7 +191,7 @@ function choose_shape(column, kind,
         shape = shape_of(r)
         if (!(shape in points)) order[++shapes] = shape
         points[shape]++
-        id = shape SUBSEP n_of(r, "seq_q")
+        id = shape SUBSEP n_of(r, "seq_kv")
         if (!(id in seen)) lengths[shape]++
         seen[id] = 1
     }
@@ -243,6 +253,38 @@ function memory(    kind, list, measured, computed) {
     write_series("memory", best_shape, \
                  sprintf("measured = %d\ncomputed = %d\ncolours = \"%s\"\n", \
                          measured, computed, list))
+}
+
+# ---- peers: a panel for prefill without a mask, for a causal one, and for decoding
+
+# Writes the data of a panel; returns whether it has any.
+function add_panel(panel,    kind, r, list, before) {
+    kind = "peers " panel
+    if (choose_shape("ms_p50", kind) < 2) return 0
+    clear_series()
+    list = ""
+    for (r = 1; r <= rows; r++) {
+        if (!of_best_shape(r, kind) || n_of(r, "ms_p50") <= 0) continue
+        before = num_series
+        add_point(series_of(r), n_of(r, "seq_kv"), n_of(r, "ms_p50"))
+        if (num_series > before) list = list " " colour_of(t_of(r, "impl"))
+        measured_by = t_of(r, "cpu") ", revision " t_of(r, "revision") ", " t_of(r, "date")
+    }
+    write_series("peers_" panel, best_shape, "colours = \"" list "\"\n")
+    return 1
+}
+
+function peers(    i, list, wanted, file) {
+    list = ""
+    for (i = split("full causal decode", wanted, " "); i; i--)
+        if (add_panel(wanted[i])) list = wanted[i] " " list
+    if (list == "") {
+        left_out("peers", "no shape was timed at two lengths (tools/compare_peers --csv)")
+        return
+    }
+    file = folder "/peers.set"
+    printf "panels = \"%s\"\ncaption = \"%s\"\n", list, plain(measured_by) > file
+    close(file)
 }
 
 # ---- roofline: rows with as many threads as most rows
@@ -438,6 +480,7 @@ END {
     if (!rows) refuse(files ? "no file has a row below its head line" : "nothing to read")
     latency()
     memory()
+    peers()
     roofline()
     percentiles()
     threads()

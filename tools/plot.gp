@@ -5,8 +5,9 @@
 #
 # A picture is 1000 pixels wide; the legend stands below the axes, where it hides nothing.
 
-if (type eq "png") set terminal pngcairo size 1000,660 font "DejaVu Sans,12" noenhanced
-if (type eq "svg") set terminal svg size 1000,660 font "DejaVu Sans,sans-serif,15" noenhanced \
+tall = picture eq "peers" ? 520 : 660
+if (type eq "png") set terminal pngcairo size 1000,tall font "DejaVu Sans,12" noenhanced
+if (type eq "svg") set terminal svg size 1000,tall font "DejaVu Sans,sans-serif,15" noenhanced \
     background "#ffffff"
 set output out
 
@@ -54,6 +55,54 @@ if (picture eq "memory") {
     plot for [i = 0:n - 1] data index i using 1:2 with linespoints lt colour_of(i) \
         lw choose(i, 2, 1, 1.5) dt choose(i, 1, 3, 2) pt choose(i, 7, 4, 0) \
         ps choose(i, 1, 1.9, 0.1) title columnheader(1)
+}
+
+# Time for each token, because over four decades of time lines apart by a fifth would be one. The
+# legend is a plot of its own, without points, as wide as all panels.
+if (picture eq "peers") {
+    title_of(panel) = panel eq "decode" ? "Decoding: one token after N keys" : \
+        panel eq "causal" ? "Prefill, causal mask" : "Prefill, no mask"
+    wide = 0.97 / words(panels)
+    colour_of(i) = word(colours, i + 1) + 0
+    length_axis = length_axis."; set xtics 1, 4; \
+set ytics (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000); set autoscale fix; \
+set offsets graph 0.04, graph 0.04, graph 0.04, graph 0.04"
+    set multiplot
+    set label 1 "Time for each token, less is better. ".caption at screen 0.5, 0.965 \
+        center font ",15"
+    set tmargin at screen 0.80
+    do for [k = 1:words(panels)] {
+        panel = word(panels, k)
+        data = folder."/peers_".panel.".dat"
+        load folder."/peers_".panel.".set"
+        set title title_of(panel)."\n".caption font ",14" offset 0, -0.3
+        eval length_axis
+        set xlabel panel eq "decode" ? "N (keys)" : "sequence length (tokens)" offset 0, 0.3
+        if (k == 1) { set ylabel "microseconds per token" } else { unset ylabel }
+        set lmargin at screen wide * (k - 1) + 0.070
+        set rmargin at screen wide * k
+        set bmargin at screen 0.245
+        unset key
+        plot for [i = n - 1:0:-1] data index i \
+            using 1:(1000 * $2 / (panel eq "decode" ? 1 : $1)) with linespoints lt colour_of(i) \
+            lw (i ? 2 : 3.5) ps (i ? 0.8 : 1.1)
+        unset label 1
+    }
+    unset border
+    unset tics
+    unset xlabel
+    unset title
+    set lmargin at screen 0
+    set rmargin at screen 1
+    set key at screen 0.5, 0.02 center bottom horizontal reverse Left samplen 3 \
+        maxcols 4 width 0
+    unset logscale
+    unset offsets
+    set xrange [0:1]
+    set yrange [0:1]
+    plot for [i = 0:n - 1] data index i using (2):(2) with linespoints lt colour_of(i) \
+        lw (i ? 2 : 3.5) title columnheader(1)
+    unset multiplot
 }
 
 if (picture eq "roofline") {

@@ -1,5 +1,6 @@
 #!/bin/sh
-# plot.sh BENCH FOLDER [FILE.csv...] - draws the bench's CSV as PNG and SVG in FOLDER.
+# plot.sh BENCH FOLDER [FILE.csv...] - draws the CSV of the bench, or of tools/compare_peers, as PNG
+# and SVG in FOLDER.
 # SPDX-License-Identifier: MIT
 #
 # Without files it first measures the presets that the pictures need, with --quick, for some
@@ -13,7 +14,7 @@ folder=$2
 shift 2
 tools=$(cd "$(dirname "$0")" && pwd)
 gnuplot=${GNUPLOT:-gnuplot}
-pictures='latency memory roofline percentiles threads decode'
+pictures='latency memory peers roofline percentiles threads decode'
 
 if ! command -v "$gnuplot" > /dev/null 2>&1; then
     echo "plot: no pictures: there is no gnuplot here (on Debian: apt-get install gnuplot-nox)"

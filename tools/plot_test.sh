@@ -1,9 +1,11 @@
 #!/bin/sh
 # plot_test.sh - tests plot.sh: on made-up rows what is drawn, what is left out, what is refused; on
-# rows that the bench has just written that it reads every preset.
+# rows that the bench and compare_peers have just written that it reads them; on the measurements of
+# docs/plots that they still give their pictures.
 # SPDX-License-Identifier: MIT
 #
-#     sh tools/plot_test.sh [BUILD]        rows of BUILD/bench, too, where it is built
+#     sh tools/plot_test.sh [BUILD]        rows of BUILD/bench and of compare_peers with
+#                                          BUILD/libpeers.so, too, where these are built
 #
 # GNUPLOT names the program; if it is missing, only the data files are checked.
 set -u
@@ -94,6 +96,49 @@ expect "two files with different columns" data "$work/part.csv" "$work/other.csv
 expect "rows of the first" has decode.dat '0.2 10.5 20'
 expect "rows of the second" has threads.dat '2 1.75'
 
+# ---- peers: a CSV of their own, in which decoding has one row and gradients have no panel
+
+plots=$tools/../docs/plots
+peers_head=preset,case,impl,path,dtype,mask,pass,heads_q,heads_kv,seq_q,seq_kv,head_dim,threads
+peer() { # peer IMPL PATH MASK PASS SEQ_Q SEQ_KV MS
+    printf 'peers,"%s",%s,"%s",f32,%s,%s,8,2,%s,%s,64,1,%s,CPU,R,D\n' "$6" "$1" "$2" "$3" "$4" \
+        "$5" "$6" "$7"
+}
+peer_rows() {
+    for length in 128 512 2048; do
+        peer attn attn full backward $length $length 999
+        peer attn attn full forward $length $length $((length / 128))
+        peer torch 'PyTorch 2' full forward $length $length $((length / 64))
+        peer attn attn full forward 1 $length $((length / 32))
+    done
+    peer attn attn causal forward 512 512 777
+}
+{ echo "$peers_head,ms_p50,cpu,revision,date"; peer_rows; } > "$work/peers.csv"
+expect "peers have a picture and give no other" says 0 'latency left out' data "$work/peers.csv"
+expect "two panels have two lengths" has peers.set 'panels = "full decode "'
+expect "the caption says who measured" has peers.set 'caption = "CPU, revision R, D"'
+expect "a peer is a series" has peers_full.dat '"PyTorch 2"'
+expect "at each length" has peers_full.dat '2048 32'
+expect "gradients are no prefill" lacks peers_full.dat '512 999'
+expect "nor is decoding, whose length is that of the keys" has peers_decode.dat '2048 64'
+expect "a panel says its shape" has peers_decode.set 'caption = "8/2 heads of 64, f32, 1 thread"'
+grep -v ',1,[0-9]*,64,' "$work/peers.csv" | sed '/,512,\|,2048,/d' > "$work/one_length.csv"
+expect "one length is none" says 0 'peers left out: no shape' data "$work/one_length.csv"
+expect "peers beside the bench" data "$work/good.csv" "$work/peers.csv"
+expect "do not stop it" test "$(find "$work/data" -name '*.set' | wc -l)" -eq 9
+expect "nor enter its pictures" lacks latency.dat '"attn"'
+
+# What README shows comes from these files.
+for name in attn 'OpenBLAS [0-9.]* (unfused)' 'PyTorch [0-9.]*' 'ONNX Runtime [0-9.]*'; do
+    expect "docs/plots/peers_zen3.csv is drawn" data "$plots/peers_zen3.csv"
+    for panel in full causal decode; do
+        expect "$panel has a line of $name" grep -qx "\"$name\"" "$work/data/peers_$panel.dat"
+    done
+    expect "docs/plots/peers.svg has it, too" grep -q ">$name<" "$plots/peers.svg"
+done
+caption=$(sed -n 's/^caption = "\(.*\)"$/\1/p' "$work/data/peers.set")
+expect "docs/plots/peers.svg is of that measurement" grep -qF "$caption" "$plots/peers.svg"
+
 # ---- what the bench has just written, one file a preset: a column that it gains must not stop the
 # pictures, and one that it renames or drops must not empty them
 
@@ -121,7 +166,8 @@ if [ -x "$bench" ]; then
         expect "they become data files" drawn "$work/written/$preset.csv"
     done
     head -1 "$work/written/latency.csv" | tr ',' '\n' > "$work/columns"
-    columns_read | sed -n 's/.*"\([a-z0-9_]*\)"/\1/p' | sort -u > "$work/read"
+    columns_read | sed -n 's/.*"\([a-z0-9_]*\)"/\1/p' | sort -u |
+        grep -vx -e cpu -e revision -e date > "$work/read" # of rows of compare_peers alone
     expect "the pictures read columns" test "$(wc -l < "$work/read")" -gt 20
     for column in $(cat "$work/read") $(echo "$head_line" | tr ',' ' '); do
         expect "the bench writes the column $column" grep -qx "$column" "$work/columns"
@@ -133,6 +179,25 @@ if [ -x "$bench" ]; then
     done
 else
     echo "plot_test: there is no $bench: only made-up rows were checked"
+fi
+
+# What compare_peers writes; its peers need not be here.
+write_peers() {
+    sh "$tools/compare_peers" "$lib" --only '8 x 64 x 64 f32 causal' --peer onnxruntime \
+        --only '8 x 128 x 64 f32 causal' --csv "$work/written_peers.csv"
+    status=$? # 3: a peer is no comparison, as on a busy machine
+    [ $status -eq 0 ] || [ $status -eq 3 ]
+}
+
+lib=${1:-$tools/../build}/libpeers.so
+if [ -f "$lib" ] && command -v python3 > "$work/found"; then
+    expect "compare_peers writes rows" write_peers
+    expect "they become data files" data "$work/written_peers.csv"
+    expect "attn has its times" grep -qx '"attn"' "$work/data/peers_causal.dat"
+    expect "the same columns as in docs/plots" test \
+        "$(head -n 1 "$work/written_peers.csv")" = "$(head -n 1 "$plots/peers_zen3.csv")"
+else
+    echo "plot_test: no $lib or no python3: compare_peers was not run"
 fi
 
 # ---- what is no such file
