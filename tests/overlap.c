@@ -721,6 +721,98 @@ static void check_many(void)
     CHECK(c.num_free == 0, "%d pages are free", (int)c.num_free);
 }
 
+/* ---- merges: the arrays of two results and of their sum, anywhere in one buffer --------------- */
+
+enum { M_ROWS = 3, M_DIM = 2, M_VALUES = M_ROWS * M_DIM, M_RESULT = M_VALUES + 2 * M_ROWS };
+enum { M_ROOM = 3 * M_RESULT };
+
+/* A result: its values, then a number of each row, or two; finished ones have one. */
+typedef struct places {
+    int at[3];
+} places;
+
+static int m_length(int array)
+{
+    return array == 0 ? M_VALUES : M_ROWS;
+}
+
+static int m_clash(const places *x, const places *y, int arrays)
+{
+    for (int i = 0; i < arrays; i++)
+        for (int j = 0; j < arrays; j++)
+            if (!(i == j && x->at[i] == y->at[j]) && x->at[i] < y->at[j] + m_length(j) &&
+                y->at[j] < x->at[i] + m_length(i))
+                return 1;
+    return 0;
+}
+
+static attn_status m_merge(float *x, const places *r, int arrays)
+{
+    attn_state s[3];
+    for (int i = 0; i < 3; i++) {
+        s[i].num_rows = M_ROWS;
+        s[i].head_dim_v = M_DIM;
+        s[i].o = x + r[i].at[0];
+        s[i].m = x + r[i].at[1];
+        s[i].l = x + r[i].at[2];
+    }
+    return arrays == 3
+               ? attn_state_merge(&s[0], &s[1], &s[2])
+               : attn_lse_merge(M_ROWS, M_DIM, s[0].o, s[0].m, s[1].o, s[1].m, s[2].o, s[2].m);
+}
+
+static void random_places(places *r)
+{
+    const int like = (int)rng_int(0, 2); /* the sum is the first result, the second or neither */
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < 3; i++) {
+            r[n].at[i] = n * M_RESULT + (i ? M_VALUES + (i - 1) * M_ROWS : 0);
+            if (n == 2 && like < 2)
+                r[n].at[i] = r[like].at[i];
+            if (rng_chance(12))
+                r[n].at[i] = (int)rng_int(0, M_ROOM - m_length(i));
+        }
+}
+
+/* A sum is refused if it shares anything but the same array, and else is that in memory of its own. */
+static void check_merge(int arrays, int *refused)
+{
+    float x[M_ROOM], before[M_ROOM], apart[M_ROOM];
+    places r[3], own[3];
+    attn_status status;
+    random_places(r);
+    for (int i = 0; i < M_ROOM; i++)
+        x[i] = before[i] = 0.1f + rng_unit();
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < 3; i++) {
+            own[n].at[i] = n * M_RESULT + (i ? M_VALUES + (i - 1) * M_ROWS : 0);
+            memcpy(apart + own[n].at[i], x + r[n].at[i], (size_t)m_length(i) * sizeof *x);
+        }
+    status = m_merge(x, r, arrays);
+    if (m_clash(&r[2], &r[0], arrays) || m_clash(&r[2], &r[1], arrays) ||
+        m_clash(&r[2], &r[2], arrays)) {
+        ++*refused;
+        CHECK(status == ATTN_ERR_ARG, "merged over its own inputs");
+        CHECK(!memcmp(x, before, sizeof x), "a refused merge has written");
+        return;
+    }
+    CHECK(status == ATTN_OK, "refused: %s", attn_status_string(status));
+    CHECK(m_merge(apart, own, arrays) == ATTN_OK, "refused apart");
+    for (int i = 0; i < arrays; i++)
+        CHECK(!memcmp(x + r[2].at[i], apart + own[2].at[i], (size_t)m_length(i) * sizeof *x),
+              "array %d of the sum depends on where it is", i);
+}
+
+static void check_merges(void)
+{
+    for (int arrays = 2; arrays <= 3; arrays++) {
+        int refused = 0;
+        for (int i = 0; i < 2000; i++)
+            check_merge(arrays, &refused);
+        CHECK(refused > 400 && refused < 1600, "%d of 2000 refused", refused);
+    }
+}
+
 TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbours are not")
 {
     int refused = 0;
@@ -755,6 +847,8 @@ TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbo
         check_rope();
     if (begin_case("cache"))
         check_cache();
+    if (begin_case("merges"))
+        check_merges();
     if (begin_case("many sequences"))
         check_many();
 }
