@@ -8527,16 +8527,48 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 
 /* ---- public functions */
 
-/* check_rope_apart lets rows turn in place: equal data, strides and type. */
-static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
+#define AT(member) offsetof(attn_rope, member)
+
+static const call_field angle_fields[] = {
+    { GRID(cos, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(sin, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(freq_factors, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_NONE, AXIS_DIM) },
+};
+#undef AT
+
+/* angles_of gives the arrays that *r reads; it resolves strides, and drops what a table replaces. */
+static array_set angles_of(attn_rope *r, int64_t head_dim, call_axes *x)
 {
+    const int64_t pairs = rope_dim(r, head_dim) / 2;
+    const call_axes axes = {
+        .count = { [AXIS_NONE] = 1, [AXIS_ROW] = r->num_positions, [AXIS_DIM] = pairs }
+    };
+    const array_set s = { .table = angle_fields, .n = COUNT_OF(angle_fields), .base = r, .x = x };
+    *x = axes;
+    r->table_stride = stride_or(r->table_stride, pairs);
+    if (r->cos)
+        r->freq_factors = NULL;
+    return s;
+}
+
+/* check_rope_apart lets rows turn in place: equal data, strides and type. */
+static attn_status check_rope_apart(const attn_rope *rope, const attn_rope_rows *resolved,
+                                    text *why)
+{
+    attn_rope angles = *rope;
     attn_rope_rows r = *resolved;
     const call_axes x = axes_of_turn(&r);
-    const array_set s = { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT };
+    call_axes of_angles;
+    const array_set sets[] = {
+        { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT },
+        angles_of(&angles, r.head_dim, &of_angles),
+    };
     if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
         r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
         r.x.data = NULL;
-    return check_written(&s, 1, NULL, why);
+    return check_written(sets, 2, NULL, why);
 }
 
 /* apply_rope takes rows with their strides resolved. */
@@ -8552,7 +8584,7 @@ static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, 
 {
     attn_status status = check_rope(rope, rows->head_dim, why);
     status = status ? status : resolve_rope_rows(rows, why);
-    status = status ? status : check_rope_apart(rows, why);
+    status = status ? status : check_rope_apart(rope, rows, why);
     return status ? status : check_rope_positions(rope, rows, why);
 }
 
@@ -8595,15 +8627,30 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
                         packed, why);
 }
 
+/* check_table_apart is about the tables that attn_rope_table writes. */
+static attn_status check_table_apart(const attn_rope *rope, int64_t head_dim, int64_t count,
+                                     const float *c, const float *s, text *why)
+{
+    const int64_t bytes = count * (rope_dim(rope, head_dim) / 2) * (int64_t)sizeof *c;
+    const area a = area_of_bytes("cos", c, bytes), b = area_of_bytes("sin", s, bytes);
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, head_dim, &x);
+    attn_status status = check_pair(&a, &b, why);
+    status = status ? status : check_apart(&set, 1, &a, why);
+    return status ? status : check_apart(&set, 1, &b, why);
+}
+
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
                                      int64_t count, float *cos, float *sin, char *why_text,
                                      size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
+    attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
     rope_source from;
     rope_block k;
     int64_t pair, i;
+    status = status ? status : check_table_apart(rope, head_dim, count, cos, sin, &why);
     if (status)
         return status;
     from = source_of(rope, rope_dim(rope, head_dim));
@@ -9358,6 +9405,14 @@ static attn_rope_rows rows_to_turn(const attn_cache *c, const attn_cache_step *s
     return rows;
 }
 
+static attn_status check_angles_apart(const attn_cache *c, const attn_rope *rope, text *why)
+{
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, c->head_dim, &x);
+    return check_arrays_apart(c, &set, why);
+}
+
 /* check_turning works on a copy of *why, so that a sequence is named only before a complaint. */
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
                                  text *why)
@@ -9368,6 +9423,7 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
         return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
                             : ATTN_OK;
     status = check_rope(s->rope, c->head_dim, why);
+    status = status ? status : check_angles_apart(c, s->rope, why);
     for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
@@ -12488,6 +12544,9 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
+    const int64_t each = (int64_t)sizeof *columns;
+    const area a = area_of_bytes("row_offsets", row_offsets, info->num_offsets * each);
+    const area b = area_of_bytes("columns", columns, info->num_columns * each);
     if (!row_offsets || num_offsets < info->num_offsets)
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_offsets (#) must be at least #; attn_pattern_measure says how many",
@@ -12496,7 +12555,7 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_columns (#) must be at least #; attn_pattern_measure says how many",
                            NUMBERS(columns ? num_columns : 0, info->num_columns));
-    return ATTN_OK;
+    return check_pair(&a, &b, why);
 }
 
 ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offsets,

@@ -647,6 +647,102 @@ static void check_rope(void)
           "one element on: %s", why);
 }
 
+/* What a rope reads: cosines, sines or divisors, of two positions and D / 2 pairs. */
+enum { ANGLES_AT = 10, ANGLES = 3, PAIRS = D / 2 };
+
+static int angles_length(int which)
+{
+    return which == 2 ? PAIRS : 2 * PAIRS;
+}
+
+static attn_rope rope_at(float *at, int which)
+{
+    static const float ones[2 * PAIRS] = { 1, 1, 1, 1 };
+    attn_rope rope = { 0 };
+    if (which == 2) {
+        rope.freq_factors = at;
+    } else {
+        rope.cos = which == 0 ? at : ones;
+        rope.sin = which == 1 ? at : ones;
+        rope.num_positions = 2;
+    }
+    return rope;
+}
+
+/* y before, over and behind what the rope reads; then tables, and keys of a cache. */
+static void check_angles(void)
+{
+    static const char *const names[ANGLES] = { "cos", "sin", "freq_factors" };
+    const attn_rope plain = { 0 };
+    float x[32], input[2 * D] = { 0 };
+    attn_rope_rows r = { .batch = 1, .num_heads = 1, .seq_len = 2, .head_dim = D };
+    r.x.data = input;
+    for (int i = 0; i < 32; i++)
+        x[i] = 1;
+    for (int n = 0; n < ANGLES; n++)
+        for (int at = 0; at < 24; at++) {
+            const attn_rope rope = rope_at(x + ANGLES_AT, n);
+            const int meets = at < ANGLES_AT + angles_length(n) && ANGLES_AT < at + 2 * D;
+            attn_status status;
+            r.y.data = x + at;
+            status = attn_rope_apply(&rope, &r, why, sizeof why);
+            CHECK(status == (meets ? ATTN_ERR_ARG : ATTN_OK), "%s, y at %d", names[n], at);
+            if (meets)
+                CHECK(has_both("y", names[n]), "%s, y at %d: %s", names[n], at, why);
+            for (int i = 0; i < 32; i++)
+                x[i] = 1;
+        }
+    for (int at = 0; at < 12; at++)
+        CHECK(attn_rope_table(&plain, D, 0, 2, x + 4, x + at, why, sizeof why) ==
+                  (at > 0 && at < 8 ? ATTN_ERR_ARG : ATTN_OK),
+              "a table of sines at %d: %s", at, why);
+    for (int i = 0; i < 32; i++)
+        x[i] = 1;
+    const attn_rope factors = rope_at(x + ANGLES_AT, 2);
+    CHECK(attn_rope_table(&factors, D, 0, 2, x + 7, x + 20, why, sizeof why) == ATTN_ERR_ARG &&
+              has_both("cos", "freq_factors"),
+          "cosines over divisors: %s", why);
+    CHECK(attn_rope_table(&factors, D, 0, 2, x + 20, x + 7, why, sizeof why) == ATTN_ERR_ARG &&
+              has_both("sin", "freq_factors"),
+          "sines over divisors: %s", why);
+}
+
+static void check_turned_keys(void)
+{
+    float *const kv = test_alloc(2 * 8 * D * sizeof *kv);
+    attn_cache c = { .num_sequences = 1, .num_heads_kv = 1, .head_dim = D, .capacity = 8 };
+    attn_cache_step s = { .batch = 1, .seq_len = 1 };
+    for (int i = 0; i < 2 * 8 * D; i++)
+        kv[i] = 1;
+    c.k.data = kv;
+    c.v.data = kv + 8 * D;
+    s.k.data = s.v.data = slot(0);
+    CHECK(attn_cache_init(&c, room.at, ROOM, why, sizeof why) == ATTN_OK, "%s", why);
+    for (int n = 0; n < ANGLES; n++) {
+        const attn_rope over_k = rope_at(kv + 7 * D, n), over_v = rope_at(kv + 15 * D, n);
+        s.rope = &over_k;
+        CHECK(attn_cache_append(&c, &s, why, sizeof why) == ATTN_ERR_ARG, "angles %d in k", n);
+        CHECK(has_both("the cache's k", n == 0   ? "cos"
+                                        : n == 1 ? "sin"
+                                                 : "freq_factors"),
+              "%s", why);
+        s.rope = &over_v;
+        CHECK(attn_cache_append(&c, &s, why, sizeof why) == ATTN_ERR_ARG, "angles %d in v", n);
+    }
+}
+
+static void check_pattern(void)
+{
+    const attn_pattern t = {
+        .seq_len_q = 3, .seq_len_kv = 3, .block_q = 1, .block_k = 1, .local = 1
+    };
+    int32_t x[16];
+    for (int at = 0; at < 12; at++)
+        CHECK(attn_pattern_build(&t, x + 4, 4, x + at, 4, why, sizeof why) ==
+                  (at > 1 && at < 8 ? ATTN_ERR_ARG : ATTN_OK),
+              "columns at %d of offsets at 4: %s", at, why);
+}
+
 static void check_cache(void)
 {
     float *const kv = test_alloc(2 * 2 * 8 * D * sizeof *kv);
@@ -845,6 +941,12 @@ TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbo
         check_gradients();
     if (begin_case("rope"))
         check_rope();
+    if (begin_case("angles"))
+        check_angles();
+    if (begin_case("angles of a cache"))
+        check_turned_keys();
+    if (begin_case("pattern"))
+        check_pattern();
     if (begin_case("cache"))
         check_cache();
     if (begin_case("merges"))
