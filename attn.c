@@ -839,6 +839,7 @@ static const storage storages[] = {
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
+#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
 
 static inline size_t bytes_of(int dtype)
 {
@@ -1145,7 +1146,7 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, name);
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+               " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride: no rows share it");
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */
@@ -1278,6 +1279,7 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -1319,12 +1321,12 @@ static const call_field call_fields[] = {
 
     /* ---- tensors */
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
+    { DTYPE(q.dtype, BY_ALL) },
+    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(o.dtype, BY_ALL) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
@@ -1386,7 +1388,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(bias.dtype, BY_ALL) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
@@ -8442,8 +8444,8 @@ static const call_field rope_fields[] = {
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(x.dtype, BY_ALL) },
+    { DTYPE(y.dtype, BY_ALL) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
@@ -8765,8 +8767,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(k.dtype, BY_ALL) },
+    { DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
@@ -10006,11 +10008,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dout.dtype, BY_ALL) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dq.dtype, BY_ALL) },
+    { DTYPE(dk.dtype, BY_ALL) },
+    { DTYPE(dv.dtype, BY_ALL) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
