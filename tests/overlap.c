@@ -873,12 +873,12 @@ static void random_places(places *r)
 /* A sum is refused if it shares anything but the same array, and else is that in memory of its own. */
 static void check_merge(int arrays, int *refused)
 {
-    float x[M_ROOM], before[M_ROOM], apart[M_ROOM];
+    float x[M_ROOM], kept[M_ROOM], apart[M_ROOM];
     places r[3], own[3];
     attn_status status;
     random_places(r);
     for (int i = 0; i < M_ROOM; i++)
-        x[i] = before[i] = 0.1f + rng_unit();
+        x[i] = kept[i] = 0.1f + rng_unit();
     for (int n = 0; n < 3; n++)
         for (int i = 0; i < 3; i++) {
             own[n].at[i] = n * M_RESULT + (i ? M_VALUES + (i - 1) * M_ROWS : 0);
@@ -889,7 +889,7 @@ static void check_merge(int arrays, int *refused)
         m_clash(&r[2], &r[2], arrays)) {
         ++*refused;
         CHECK(status == ATTN_ERR_ARG, "merged over its own inputs");
-        CHECK(!memcmp(x, before, sizeof x), "a refused merge has written");
+        CHECK(!memcmp(x, kept, sizeof x), "a refused merge has written");
         return;
     }
     CHECK(status == ATTN_OK, "refused: %s", attn_status_string(status));
