@@ -839,6 +839,7 @@ static const storage storages[] = {
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
+#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
 
 static inline size_t bytes_of(int dtype)
 {
@@ -1145,7 +1146,7 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, name);
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+               " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride: no rows share it");
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */
@@ -1278,6 +1279,7 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -1319,12 +1321,12 @@ static const call_field call_fields[] = {
 
     /* ---- tensors */
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
+    { DTYPE(q.dtype, BY_ALL) },
+    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(o.dtype, BY_ALL) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
@@ -1386,7 +1388,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(bias.dtype, BY_ALL) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
@@ -5511,14 +5513,26 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
+/* rows_finite looks at n numbers of each lane that has a row. In the others, zero queries meet K, and
+ * an infinity there gives NaN. */
+COLD static int rows_finite(const tile *t, const float *x, int64_t n)
+{
+    const int rows = t->pl->rows;
+    int64_t i;
+    for (i = 0; i < n * rows; i++)
+        if (t->lanes[i % rows].used && !t->pl->kernels->finite(x + i, 1))
+            return 0;
+    return 1;
+}
+
 /* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
  * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
-    return t->pr->p.force_redo ||
-           /* These are l, then o. */
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
+    const float *const sums = state_l(t, state); /* These are l, then o. */
+    return t->pr->p.force_redo || (!t->pl->kernels->finite(sums, (values + 1) * t->pl->rows) &&
+                                   !rows_finite(t, sums, values + 1));
 }
 
 /* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l
@@ -7517,13 +7531,44 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     return status;
 }
 
+/* ---- what merges write */
+
+enum { RESULT_ARRAYS = 3 }; /* the values of each row, and a number or two for each row */
+
+static area result_area(const float *const *result, int i, int64_t rows, int64_t head_dim_v)
+{
+    const int64_t count = times(rows, i == 0 ? head_dim_v : 1);
+    return area_of_bytes("", result[i], times(count, (int64_t)sizeof **result));
+}
+
+/* results_clash tells whether arrays of two results share bytes. One that is the same array of both
+ * does no harm, since a row is read before it is written. */
+COLD static int results_clash(const float *const *x, const float *const *y, int64_t rows,
+                              int64_t head_dim_v)
+{
+    int i, j;
+    for (i = 0; i < RESULT_ARRAYS; i++)
+        for (j = 0; j < RESULT_ARRAYS; j++) {
+            const area a = result_area(x, i, rows, head_dim_v);
+            const area b = result_area(y, j, rows, head_dim_v);
+            if (!(i == j && x[i] == y[j]) && areas_meet(&a, &b))
+                return 1;
+        }
+    return 0;
+}
+
+static int can_merge(const float *const *out, const float *const *a, const float *const *b,
+                     int64_t rows, int64_t head_dim_v)
+{
+    return !results_clash(out, a, rows, head_dim_v) && !results_clash(out, b, rows, head_dim_v) &&
+           !results_clash(out, out, rows, head_dim_v);
+}
+
 /* ---- raw states */
 
-ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+static void merge_states(const attn_state *a, const attn_state *b, const attn_state *out)
 {
     int64_t row;
-    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
-        return ATTN_ERR_ARG;
     for (row = 0; row < out->num_rows; row++) {
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
@@ -7533,6 +7578,21 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
+}
+
+static int can_merge_states(const attn_state *a, const attn_state *b, const attn_state *out)
+{
+    const float *const x[] = { a->o, a->m, a->l }, *const y[] = { b->o, b->m, b->l };
+    const float *const to[] = { out->o, out->m, out->l };
+    return can_merge(to, x, y, out->num_rows, out->head_dim_v);
+}
+
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+{
+    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 ||
+        out->head_dim_v < 0 || !can_merge_states(a, b, out))
+        return ATTN_ERR_ARG;
+    merge_states(a, b, out);
     return ATTN_OK;
 }
 
@@ -7565,13 +7625,11 @@ static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, con
     *lse_out = lse + 0.0f;
 }
 
-ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
-                                    const float *lse_a, const float *o_b, const float *lse_b,
-                                    float *o_out, float *lse_out)
+static void merge_results(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                          const float *lse_a, const float *o_b, const float *lse_b, float *o_out,
+                          float *lse_out)
 {
     int64_t row;
-    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
-        return ATTN_ERR_ARG;
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
@@ -7583,6 +7641,18 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
         merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
                       &lse_out[row]);
     }
+}
+
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out)
+{
+    const float *const a[] = { o_a, lse_a, NULL }, *const b[] = { o_b, lse_b, NULL };
+    const float *const out[] = { o_out, lse_out, NULL };
+    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out ||
+        !can_merge(out, a, b, num_rows, head_dim_v))
+        return ATTN_ERR_ARG;
+    merge_results(num_rows, head_dim_v, o_a, lse_a, o_b, lse_b, o_out, lse_out);
     return ATTN_OK;
 }
 
@@ -8386,8 +8456,8 @@ static const call_field rope_fields[] = {
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(x.dtype, BY_ALL) },
+    { DTYPE(y.dtype, BY_ALL) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
@@ -8471,16 +8541,48 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 
 /* ---- public functions */
 
-/* check_rope_apart lets rows turn in place: equal data, strides and type. */
-static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
+#define AT(member) offsetof(attn_rope, member)
+
+static const call_field angle_fields[] = {
+    { GRID(cos, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(sin, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(freq_factors, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_NONE, AXIS_DIM) },
+};
+#undef AT
+
+/* angles_of gives the arrays that *r reads; it resolves strides, and drops what a table replaces. */
+static array_set angles_of(attn_rope *r, int64_t head_dim, call_axes *x)
 {
+    const int64_t pairs = rope_dim(r, head_dim) / 2;
+    const call_axes axes = {
+        .count = { [AXIS_NONE] = 1, [AXIS_ROW] = r->num_positions, [AXIS_DIM] = pairs }
+    };
+    const array_set s = { .table = angle_fields, .n = COUNT_OF(angle_fields), .base = r, .x = x };
+    *x = axes;
+    r->table_stride = stride_or(r->table_stride, pairs);
+    if (r->cos)
+        r->freq_factors = NULL;
+    return s;
+}
+
+/* check_rope_apart lets rows turn in place: equal data, strides and type. */
+static attn_status check_rope_apart(const attn_rope *rope, const attn_rope_rows *resolved,
+                                    text *why)
+{
+    attn_rope angles = *rope;
     attn_rope_rows r = *resolved;
     const call_axes x = axes_of_turn(&r);
-    const array_set s = { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT };
+    call_axes of_angles;
+    const array_set sets[] = {
+        { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT },
+        angles_of(&angles, r.head_dim, &of_angles),
+    };
     if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
         r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
         r.x.data = NULL;
-    return check_written(&s, 1, NULL, why);
+    return check_written(sets, 2, NULL, why);
 }
 
 /* apply_rope takes rows with their strides resolved. */
@@ -8496,7 +8598,7 @@ static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, 
 {
     attn_status status = check_rope(rope, rows->head_dim, why);
     status = status ? status : resolve_rope_rows(rows, why);
-    status = status ? status : check_rope_apart(rows, why);
+    status = status ? status : check_rope_apart(rope, rows, why);
     return status ? status : check_rope_positions(rope, rows, why);
 }
 
@@ -8539,15 +8641,30 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
                         packed, why);
 }
 
+/* check_table_apart is about the tables that attn_rope_table writes. */
+static attn_status check_table_apart(const attn_rope *rope, int64_t head_dim, int64_t count,
+                                     const float *c, const float *s, text *why)
+{
+    const int64_t bytes = count * (rope_dim(rope, head_dim) / 2) * (int64_t)sizeof *c;
+    const area a = area_of_bytes("cos", c, bytes), b = area_of_bytes("sin", s, bytes);
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, head_dim, &x);
+    attn_status status = check_pair(&a, &b, why);
+    status = status ? status : check_apart(&set, 1, &a, why);
+    return status ? status : check_apart(&set, 1, &b, why);
+}
+
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
                                      int64_t count, float *cos, float *sin, char *why_text,
                                      size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
+    attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
     rope_source from;
     rope_block k;
     int64_t pair, i;
+    status = status ? status : check_table_apart(rope, head_dim, count, cos, sin, &why);
     if (status)
         return status;
     from = source_of(rope, rope_dim(rope, head_dim));
@@ -8662,8 +8779,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(k.dtype, BY_ALL) },
+    { DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
@@ -9302,6 +9419,14 @@ static attn_rope_rows rows_to_turn(const attn_cache *c, const attn_cache_step *s
     return rows;
 }
 
+static attn_status check_angles_apart(const attn_cache *c, const attn_rope *rope, text *why)
+{
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, c->head_dim, &x);
+    return check_arrays_apart(c, &set, why);
+}
+
 /* check_turning works on a copy of *why, so that a sequence is named only before a complaint. */
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
                                  text *why)
@@ -9312,6 +9437,7 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
         return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
                             : ATTN_OK;
     status = check_rope(s->rope, c->head_dim, why);
+    status = status ? status : check_angles_apart(c, s->rope, why);
     for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);
@@ -9894,11 +10020,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dout.dtype, BY_ALL) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dq.dtype, BY_ALL) },
+    { DTYPE(dk.dtype, BY_ALL) },
+    { DTYPE(dv.dtype, BY_ALL) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
@@ -12004,7 +12130,7 @@ static void merge_lower(attn_resumable *r, int level)
     float *at;
     while ((at = take_lower(r->waiting, level)) != NULL) {
         const attn_state lower = waiting_states(r, at);
-        attn_state_merge(&lower, &now, &now);
+        merge_states(&lower, &now, &now);
         r->pending = at;
     }
 }
@@ -12432,6 +12558,9 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
+    const int64_t each = (int64_t)sizeof *columns;
+    const area a = area_of_bytes("row_offsets", row_offsets, info->num_offsets * each);
+    const area b = area_of_bytes("columns", columns, info->num_columns * each);
     if (!row_offsets || num_offsets < info->num_offsets)
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_offsets (#) must be at least #; attn_pattern_measure says how many",
@@ -12440,7 +12569,7 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_columns (#) must be at least #; attn_pattern_measure says how many",
                            NUMBERS(columns ? num_columns : 0, info->num_columns));
-    return ATTN_OK;
+    return check_pair(&a, &b, why);
 }
 
 ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offsets,
@@ -13265,7 +13394,7 @@ static void merge_state(dilated_slot *w, const call_row *at)
     attn_state a = state_at(&w->sums, at->sum, w->asked->head_dim_v);
     const attn_state b = state_at(&w->part, at->row, w->asked->head_dim_v);
     a.num_rows = 1;
-    attn_state_merge(&a, &b, &a);
+    merge_states(&a, &b, &a);
 }
 
 static void strided_call(dilated_slot *w)
@@ -13393,7 +13522,7 @@ static void merge_result(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
     float *o = w->sums.o + at->sum * dim, *lse = w->sums.m + at->sum;
-    attn_lse_merge(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
+    merge_results(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
 }
 
 static void gathered_call(dilated_slot *w)
@@ -13416,7 +13545,7 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
     const int64_t dim = w->asked->head_dim_v;
     const float sink = sink_of(w->asked, head);
     float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
-    attn_lse_merge(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
+    merge_results(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
 }
 
 static void gathered_item(const call *c, char *base, int64_t index)
@@ -15101,7 +15230,7 @@ static int merge_slots(ring_call *c, int lower, int upper)
         return lower < 0 ? upper : lower;
     a = slot_states(c, lower);
     b = slot_states(c, upper);
-    attn_state_merge(&a, &b, &a);
+    merge_states(&a, &b, &a);
     c->base[c->pl.used + upper] = 0;
     return lower;
 }

@@ -318,8 +318,11 @@ typedef enum attn_alignment {
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
- * visible. Rows and columns are addressed, and strides packed, as in attn_bias: a mask [batch, 1,
- * 1, seq_len_kv] has ATTN_STRIDE_BROADCAST as stride_head and stride_q. */
+ * visible. Rows and columns are addressed, and strides packed, as in attn_bias. Padding as
+ * [batch, 1, 1, seq_len_kv], which all heads and rows share, is
+ *
+ *     p.bool_mask.data = padding;
+ *     p.bool_mask.stride_head = p.bool_mask.stride_q = ATTN_STRIDE_BROADCAST; */
 typedef struct attn_mask {
     int invert; /* nonzero: nonzero elements are hidden instead */
     /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
@@ -389,8 +392,11 @@ typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
  * each sequence, and packed rows and columns are those of the longest one.
  *
  * An array with fewer axes says which ones it lacks: [num_heads_q, seq_len_q, seq_len_kv] has
- * stride_batch = ATTN_STRIDE_BROADCAST, and [batch, 1, 1, seq_len_kv] has that stride_head and
- * stride_q. */
+ * stride_batch = ATTN_STRIDE_BROADCAST. A bias [batch, 1, seq_len_q, seq_len_kv], which all heads
+ * share, is
+ *
+ *     p.bias.data = bias;  p.bias.dtype = ATTN_F16;
+ *     p.bias.stride_head = ATTN_STRIDE_BROADCAST; */
 typedef struct attn_bias {
     int dtype;                                                /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
@@ -666,7 +672,8 @@ typedef struct attn_params {
     /* ---- softmax */
 
     /* [num_heads_q], one more logit per head, without a value, neither scaled nor capped; -inf
-     * means none for this head. NULL means off. */
+     * means none for this head; +inf or NaN makes every row with a visible key NaN. NULL means
+     * off. */
     const float *sinks;
     int softmax1;          /* nonzero gives every head a sink of 0 and excludes sinks */
     float dropout_p;       /* probability of dropping a key, in [0, 1); 0 means off */
@@ -842,10 +849,13 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
 /* attn_state_merge() merges the states *a and *b of two parts of the keys into *out; *a has the
  * lower keys.
  *
- * It merges out->num_rows rows of out->head_dim_v values; the sizes in *a and *b are not read. out
- * may be a or b. The merge is canonical, with the bits of one call, if each part covers a node of
- * the tree of docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail. Other merges are
- * deterministic. Returns ATTN_ERR_ARG if a pointer is NULL or a size is negative. */
+ * It merges out->num_rows rows of out->head_dim_v values; the sizes in *a and *b are not read. The
+ * merge is canonical, with the bits of one call, if each part covers a node of the tree of
+ * docs/canon.md: 1024 * 2^k keys, aligned in n, or the tail. Other merges are deterministic.
+ *
+ * out may be a or b, and each of its arrays may be the same array of either. Returns ATTN_ERR_ARG if
+ * it overlaps them otherwise, or itself, or if a pointer is NULL or a size is negative; nothing is
+ * written then. */
 ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out);
 
 /* attn_state_finish() writes p->o, p->lse and p->stats from raw states, and applies the sink and
@@ -861,10 +871,12 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
 /* attn_lse_merge() merges two finished results of num_rows rows over disjoint keys by their LSE. It
  * makes no stats: where gradients follow, merge raw states.
  *
- * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. The
- * outputs may be the arrays of one input. At most one of the results may have had a sink. An empty
- * part leaves the other unchanged. Returns ATTN_ERR_ARG if a pointer is NULL or a size is
- * negative. */
+ * o_a, o_b and o_out are [num_rows, head_dim_v]; lse_a, lse_b and lse_out are [num_rows]. At most
+ * one of the results may have had a sink. An empty part leaves the other unchanged.
+ *
+ * o_out may be o_a or o_b, and lse_out may be lse_a or lse_b. Returns ATTN_ERR_ARG if an output
+ * overlaps an array otherwise, or if a pointer is NULL or a size is negative; nothing is written
+ * then. */
 ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
                                     const float *lse_a, const float *o_b, const float *lse_b,
                                     float *o_out, float *lse_out);

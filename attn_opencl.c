@@ -1215,7 +1215,7 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, name);
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+               " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride: no rows share it");
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */
@@ -1393,6 +1393,7 @@ static const storage storages[] = {
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
+#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
 
 static inline size_t bytes_of(int dtype)
 {
@@ -1501,6 +1502,7 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -1542,12 +1544,12 @@ static const call_field call_fields[] = {
 
     /* ---- tensors */
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
+    { DTYPE(q.dtype, BY_ALL) },
+    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(o.dtype, BY_ALL) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
@@ -1609,7 +1611,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(bias.dtype, BY_ALL) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
@@ -2095,11 +2097,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dout.dtype, BY_ALL) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dq.dtype, BY_ALL) },
+    { DTYPE(dk.dtype, BY_ALL) },
+    { DTYPE(dv.dtype, BY_ALL) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },

@@ -131,7 +131,23 @@ int choose_paths(const char *text, path_list *list)
         return complain("--impl is a list of paths that ends with one, not", text);
     if (path_list_parse(text, list, wrong, sizeof wrong))
         return 1;
-    return complain("--impl is all or a list of paths, which `bench info` shows, not", wrong);
+    nearest_word near = { wrong, NULL, 0 };
+    nearest_try(&near, "all");
+    for (int i = 0; path_get(i); i++)
+        nearest_try(&near, path_get(i)->name);
+    return nearest_complain("no such path:", &near, "bench info");
+}
+
+/* A mask_kind; negative = there is none of that name, which is said. */
+static int choose_mask(const char *name)
+{
+    const int kind = mask_find(name);
+    nearest_word near = { name, NULL, 0 };
+    for (int i = 0; i < NUM_MASKS; i++)
+        nearest_try(&near, mask_name(i));
+    if (kind < 0)
+        nearest_complain("no such mask:", &near, "bench --list");
+    return kind;
 }
 
 /* An option that would make a case something else than its name says; NULL = none. */
@@ -188,9 +204,9 @@ static int alone(const bench_options *o, const case_list *list)
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
 {
-    const int mask = o->mask ? mask_find(o->mask) : MASK_CAUSAL;
+    const int mask = o->mask ? choose_mask(o->mask) : MASK_CAUSAL;
     if (mask < 0)
-        return complain("--mask is a name that `bench --list` shows, not", o->mask);
+        return 0;
     if (o->mask && o->causal)
         return complain("--causal is --mask causal and excludes --mask", o->mask);
     if (misleading(o, list))

@@ -11,8 +11,16 @@ struct bench_run;
 enum { RUN_MAX_READ_PEAKS = 8 };
 
 /* Stages of a run: the call is described; its kernels and workspace are known; its keys are stored;
- * it is divided among ranks; it was called once. */
-typedef enum run_stage { RUN_DESCRIBED, RUN_SIZED, RUN_FILLED, RUN_DIVIDED, RUN_CALLED } run_stage;
+ * it is divided among ranks; it was called once. RUN_STEP is of commands without cases: a kernel was
+ * timed, a size begins to be tried; run and r are NULL then. */
+typedef enum run_stage {
+    RUN_DESCRIBED,
+    RUN_SIZED,
+    RUN_FILLED,
+    RUN_DIVIDED,
+    RUN_CALLED,
+    RUN_STEP
+} run_stage;
 
 /* Looks at a run at a stage and changes what it likes; 0 = the case cannot go on. */
 typedef int run_watch(run_stage stage, struct bench_run *run, bench_result *r);
@@ -96,6 +104,9 @@ int run_refused(bench_context *x, const bench_case *c, const char *path, char *w
 enum { STOP_STATUS = 130 };
 void stop_on_interrupt(void);
 int stop_wanted(void);
+
+/* Shows x->watch a RUN_STEP. */
+void stop_step(const bench_context *x);
 
 /* ---- phases.c: where the time of a call goes: Q K^T, softmax, P V, merge and the rest.
  *

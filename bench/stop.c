@@ -30,3 +30,9 @@ int stop_wanted(void)
 {
     return wanted;
 }
+
+void stop_step(const bench_context *x)
+{
+    if (x->watch)
+        x->watch(RUN_STEP, NULL, NULL);
+}

@@ -83,6 +83,7 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -124,12 +125,12 @@ static const call_field call_fields[] = {
 
     /* ---- tensors */
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(q.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(k.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL | BY_RANKS, 0, LAST_DTYPE) },
-    { VALUE(o.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0) },
+    { DTYPE(q.dtype, BY_ALL) },
+    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { DTYPE(o.dtype, BY_ALL) },
+    { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
+    { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
@@ -191,7 +192,7 @@ static const call_field call_fields[] = {
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(bias.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(bias.dtype, BY_ALL) },
     { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },

@@ -74,13 +74,44 @@ ATTN_API attn_status attn_state_finish(const attn_params *p, const attn_state *s
     return status;
 }
 
+/* ---- what merges write */
+
+enum { RESULT_ARRAYS = 3 }; /* the values of each row, and a number or two for each row */
+
+static area result_area(const float *const *result, int i, int64_t rows, int64_t head_dim_v)
+{
+    const int64_t count = times(rows, i == 0 ? head_dim_v : 1);
+    return area_of_bytes("", result[i], times(count, (int64_t)sizeof **result));
+}
+
+/* results_clash tells whether arrays of two results share bytes. One that is the same array of both
+ * does no harm, since a row is read before it is written. */
+COLD static int results_clash(const float *const *x, const float *const *y, int64_t rows,
+                              int64_t head_dim_v)
+{
+    int i, j;
+    for (i = 0; i < RESULT_ARRAYS; i++)
+        for (j = 0; j < RESULT_ARRAYS; j++) {
+            const area a = result_area(x, i, rows, head_dim_v);
+            const area b = result_area(y, j, rows, head_dim_v);
+            if (!(i == j && x[i] == y[j]) && areas_meet(&a, &b))
+                return 1;
+        }
+    return 0;
+}
+
+static int can_merge(const float *const *out, const float *const *a, const float *const *b,
+                     int64_t rows, int64_t head_dim_v)
+{
+    return !results_clash(out, a, rows, head_dim_v) && !results_clash(out, b, rows, head_dim_v) &&
+           !results_clash(out, out, rows, head_dim_v);
+}
+
 /* ---- raw states */
 
-ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+static void merge_states(const attn_state *a, const attn_state *b, const attn_state *out)
 {
     int64_t row;
-    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 || out->head_dim_v < 0)
-        return ATTN_ERR_ARG;
     for (row = 0; row < out->num_rows; row++) {
         const attn_state lower = state_at(a, row, out->head_dim_v);
         const attn_state upper = state_at(b, row, out->head_dim_v);
@@ -90,6 +121,21 @@ ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, 
         else
             merge_rows(FMA_BASE, 1, &lower, &upper, &sum, out->head_dim_v);
     }
+}
+
+static int can_merge_states(const attn_state *a, const attn_state *b, const attn_state *out)
+{
+    const float *const x[] = { a->o, a->m, a->l }, *const y[] = { b->o, b->m, b->l };
+    const float *const to[] = { out->o, out->m, out->l };
+    return can_merge(to, x, y, out->num_rows, out->head_dim_v);
+}
+
+ATTN_API attn_status attn_state_merge(const attn_state *a, const attn_state *b, attn_state *out)
+{
+    if (!is_state(a) || !is_state(b) || !is_state(out) || out->num_rows < 0 ||
+        out->head_dim_v < 0 || !can_merge_states(a, b, out))
+        return ATTN_ERR_ARG;
+    merge_states(a, b, out);
     return ATTN_OK;
 }
 
@@ -122,13 +168,11 @@ static void merge_lse_row(int64_t head_dim_v, const float *o_a, float lse_a, con
     *lse_out = lse + 0.0f;
 }
 
-ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
-                                    const float *lse_a, const float *o_b, const float *lse_b,
-                                    float *o_out, float *lse_out)
+static void merge_results(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                          const float *lse_a, const float *o_b, const float *lse_b, float *o_out,
+                          float *lse_out)
 {
     int64_t row;
-    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out)
-        return ATTN_ERR_ARG;
     for (row = 0; row < num_rows; row++) {
         const int64_t at = row * head_dim_v;
         const int only_a = is_neg_inf(lse_b[row]), only_b = is_neg_inf(lse_a[row]);
@@ -140,5 +184,17 @@ ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const 
         merge_lse_row(head_dim_v, o_a + at, lse_a[row], o_b + at, lse_b[row], o_out + at,
                       &lse_out[row]);
     }
+}
+
+ATTN_API attn_status attn_lse_merge(int64_t num_rows, int64_t head_dim_v, const float *o_a,
+                                    const float *lse_a, const float *o_b, const float *lse_b,
+                                    float *o_out, float *lse_out)
+{
+    const float *const a[] = { o_a, lse_a, NULL }, *const b[] = { o_b, lse_b, NULL };
+    const float *const out[] = { o_out, lse_out, NULL };
+    if (num_rows < 0 || head_dim_v < 0 || !o_a || !lse_a || !o_b || !lse_b || !o_out || !lse_out ||
+        !can_merge(out, a, b, num_rows, head_dim_v))
+        return ATTN_ERR_ARG;
+    merge_results(num_rows, head_dim_v, o_a, lse_a, o_b, lse_b, o_out, lse_out);
     return ATTN_OK;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "api/patterns.h"
+#include "overlap.c"
 #include "rules.c"
 
 ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
@@ -197,6 +198,9 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
                                       int64_t num_offsets, const int32_t *columns,
                                       int64_t num_columns, text *why)
 {
+    const int64_t each = (int64_t)sizeof *columns;
+    const area a = area_of_bytes("row_offsets", row_offsets, info->num_offsets * each);
+    const area b = area_of_bytes("columns", columns, info->num_columns * each);
     if (!row_offsets || num_offsets < info->num_offsets)
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_offsets (#) must be at least #; attn_pattern_measure says how many",
@@ -205,7 +209,7 @@ static attn_status check_pattern_room(const attn_pattern_info *info, const int32
         return bad_numbers(why, ATTN_ERR_WORKSPACE,
                            "num_columns (#) must be at least #; attn_pattern_measure says how many",
                            NUMBERS(columns ? num_columns : 0, info->num_columns));
-    return ATTN_OK;
+    return check_pair(&a, &b, why);
 }
 
 ATTN_API attn_status attn_pattern_build(const attn_pattern *t, int32_t *row_offsets,

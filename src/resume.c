@@ -211,7 +211,7 @@ static void merge_lower(attn_resumable *r, int level)
     float *at;
     while ((at = take_lower(r->waiting, level)) != NULL) {
         const attn_state lower = waiting_states(r, at);
-        attn_state_merge(&lower, &now, &now);
+        merge_states(&lower, &now, &now);
         r->pending = at;
     }
 }

@@ -67,7 +67,7 @@ static inline attn_status check_output_stride(const char *name, const char *stri
     put(why, name);
     put(why, stride_name);
     return bad(why, ATTN_ERR_ARG,
-               " (ATTN_STRIDE_BROADCAST) of an output must be 0 (packed) or a stride");
+               " (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride: no rows share it");
 }
 
 /* bad_limit says "name[b] (value) must be from 0 to most". */

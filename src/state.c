@@ -72,14 +72,26 @@ static float *take_root(tile *t)
     return root ? root : begin_state(t);
 }
 
+/* rows_finite looks at n numbers of each lane that has a row. In the others, zero queries meet K, and
+ * an infinity there gives NaN. */
+COLD static int rows_finite(const tile *t, const float *x, int64_t n)
+{
+    const int rows = t->pl->rows;
+    int64_t i;
+    for (i = 0; i < n * rows; i++)
+        if (t->lanes[i % rows].used && !t->pl->kernels->finite(x + i, 1))
+            return 0;
+    return 1;
+}
+
 /* needs_redo tells whether the tile needs the second pass, because a masked NaN or Inf may have met
  * p = +0. */
 static int needs_redo(const tile *t, float *state)
 {
     const int64_t values = wants_values(&t->pr->p) ? t->pr->p.head_dim_v : 0;
-    return t->pr->p.force_redo ||
-           /* These are l, then o. */
-           !t->pl->kernels->finite(state_l(t, state), (values + 1) * t->pl->rows);
+    const float *const sums = state_l(t, state); /* These are l, then o. */
+    return t->pr->p.force_redo || (!t->pl->kernels->finite(sums, (values + 1) * t->pl->rows) &&
+                                   !rows_finite(t, sums, values + 1));
 }
 
 /* merge_sink merges one row with the state (sink * log2 e, 1, 0) of its sink: it updates m and l

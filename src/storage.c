@@ -78,6 +78,7 @@ static const storage storages[] = {
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
+#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
 
 static inline size_t bytes_of(int dtype)
 {

@@ -89,6 +89,16 @@ long_run() # the limit ends it where Ctrl-C does not
 }
 expect "a long run is announced" status 130 long_run
 expect "with its time" says '^time  .* about .* hours, by FLOPs'
+expect "kernels: Ctrl-C: status 130" status 130 planted --plant-interrupt 3 kernels --quick \
+    --kernels portable --csv "$work/kernels.csv"
+expect "kernels: it says so" says '^stopped by Ctrl-C: the kernels above are all'
+expect "kernels: three are written" test "$(wc -l < "$work/kernels.csv")" -eq 4
+expect "tune: Ctrl-C: status 130" status 130 planted --plant-interrupt 2 tune --quick \
+    --output-dir "$work/tuned"
+expect "tune: it says so" says '^stopped by Ctrl-C, after'
+expect "tune: no third size is tried" test "$(grep -c ' of .*, ms: ' "$work/out")" -eq 2
+expect "tune: the file says so" grep -q 'stopped by Ctrl-C before all' "$work/tuned/tuning.txt"
+expect "tune: the file is whole" test "$(tail -n 1 "$work/tuned/tuning.txt")" = end
 bench --shape 1,1,1,8,8,8 --iters 1
 expect "a short one is not" lacks '^time  ' "$work/out"
 
@@ -180,6 +190,10 @@ stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
 stops 'no such preset or command: "selfcheck"; .bench --help. lists them' selfcheck
 stops 'no such preset or command: "latncy"; did you mean "latency"?' latncy
 stops 'no such preset or command: "kernel"; did you mean "kernels"?' latency kernel
+stops 'no such mask: "causl"; did you mean "causal"?' --shape 1,1,1,8,8,8 --mask causl
+stops 'no such mask: "what"; .bench --list. lists them' --shape 1,1,1,8,8,8 --mask what
+stops 'no such path: "tield"; did you mean "tiled"?' --shape 1,1,1,8,8,8 --impl naive,tield
+stops 'no such path: "what"; .bench info. lists them' --shape 1,1,1,8,8,8 --impl what
 stops 'unknown option "--max-seq"; did you mean "--max-seq-len"?' extreme --max-seq 4096
 stops 'unknown option "--shap"; did you mean "--shape"?' --shap 1,1,1,8,8,8
 stops 'no case here has a use for "--ranks"' --shape 1,1,1,8,8,8 --ranks 4

@@ -175,7 +175,7 @@ static const misuse misuses[] = {
     INT(size, PLAIN, shape.k.dtype, 3, ARG, "k.dtype (3) must be at most 2"),
     INT(init, PLAIN, shape.v.dtype, -1, ARG, "v.dtype (-1) must be at least 0"),
     STRIDE(size, PLAIN, shape.k.stride_head, PTRDIFF_MIN, ARG,
-           "k.stride_head (ATTN_STRIDE_BROADCAST) of an output"),
+           "k.stride_head (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride"),
     STRIDE(size, PLAIN, shape.v.stride_batch, PTRDIFF_MIN, ARG, "v.stride_batch (ATTN_STRIDE"),
     STRIDE(init, PLAIN, shape.v.stride_seq, PTRDIFF_MIN, ARG, "v.stride_seq (ATTN_STRIDE"),
     STRIDE(size, PLAIN, shape.k_stride_layer, PTRDIFF_MIN, ARG, "k_stride_layer (ATTN_STRIDE"),

@@ -1007,6 +1007,37 @@ static void law_late_start(int round)
     problem_check(&t);
 }
 
+/* An infinity that all rows see is no reason to compute them again, also where lanes without a row,
+ * whose queries are zero, see it, too. */
+static void law_idle_lanes(int round)
+{
+    enum { DIM = 8, KEYS = 50, MOST_ROWS = 3 };
+    const int64_t rows = 1 + round % MOST_ROWS;
+    float q[MOST_ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[MOST_ROWS * DIM];
+    attn_kernels table = spy_on(attn_kernels_find(T.kernels), NULL);
+    attn_params p = { .batch = 1,
+                      .num_heads_q = 1,
+                      .seq_len_q = rows,
+                      .seq_len_kv = KEYS,
+                      .head_dim = DIM,
+                      .impl = round % 2 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED,
+                      .kernels = &table };
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    p.o.data = o;
+    for (int i = 0; i < MOST_ROWS * DIM; i++)
+        q[i] = 0.5f + rng_unit();
+    for (int i = 0; i < KEYS * DIM; i++) {
+        k[i] = rng_normal();
+        v[i] = rng_normal();
+    }
+    k[(round % KEYS) * DIM + round % DIM] = -INFINITY;
+    CHECK(test_run(&p) == ATTN_OK && isfinite(o[0]), "the key is dead, its row is not");
+    CHECK(T.force_redo || spy.calls[SPY_pv_select] == 0, "%lld rows are computed again",
+          (long long)rows);
+}
+
 /* ---- the group ------------------------------------------------------------------------------- */
 
 static const struct {
@@ -1041,6 +1072,7 @@ static const struct {
     { "key_base of whole chunks", law_key_base, 20 },
     { "empty tiles are not visited", law_work, 36 },
     { "rows before the first sequence", law_late_start, 8 },
+    { "lanes without a row", law_idle_lanes, 24 },
     { "partial states merged", law_merge, 24 },
     { "the sign of a zero in a state", law_zero_sign, 4 },
     { "attn_lse_merge", law_lse_merge, 24 },

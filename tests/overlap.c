@@ -647,6 +647,102 @@ static void check_rope(void)
           "one element on: %s", why);
 }
 
+/* What a rope reads: cosines, sines or divisors, of two positions and D / 2 pairs. */
+enum { ANGLES_AT = 10, ANGLES = 3, PAIRS = D / 2 };
+
+static int angles_length(int which)
+{
+    return which == 2 ? PAIRS : 2 * PAIRS;
+}
+
+static attn_rope rope_at(float *at, int which)
+{
+    static const float ones[2 * PAIRS] = { 1, 1, 1, 1 };
+    attn_rope rope = { 0 };
+    if (which == 2) {
+        rope.freq_factors = at;
+    } else {
+        rope.cos = which == 0 ? at : ones;
+        rope.sin = which == 1 ? at : ones;
+        rope.num_positions = 2;
+    }
+    return rope;
+}
+
+/* y before, over and behind what the rope reads; then tables, and keys of a cache. */
+static void check_angles(void)
+{
+    static const char *const names[ANGLES] = { "cos", "sin", "freq_factors" };
+    const attn_rope plain = { 0 };
+    float x[32], input[2 * D] = { 0 };
+    attn_rope_rows r = { .batch = 1, .num_heads = 1, .seq_len = 2, .head_dim = D };
+    r.x.data = input;
+    for (int i = 0; i < 32; i++)
+        x[i] = 1;
+    for (int n = 0; n < ANGLES; n++)
+        for (int at = 0; at < 24; at++) {
+            const attn_rope rope = rope_at(x + ANGLES_AT, n);
+            const int meets = at < ANGLES_AT + angles_length(n) && ANGLES_AT < at + 2 * D;
+            attn_status status;
+            r.y.data = x + at;
+            status = attn_rope_apply(&rope, &r, why, sizeof why);
+            CHECK(status == (meets ? ATTN_ERR_ARG : ATTN_OK), "%s, y at %d", names[n], at);
+            if (meets)
+                CHECK(has_both("y", names[n]), "%s, y at %d: %s", names[n], at, why);
+            for (int i = 0; i < 32; i++)
+                x[i] = 1;
+        }
+    for (int at = 0; at < 12; at++)
+        CHECK(attn_rope_table(&plain, D, 0, 2, x + 4, x + at, why, sizeof why) ==
+                  (at > 0 && at < 8 ? ATTN_ERR_ARG : ATTN_OK),
+              "a table of sines at %d: %s", at, why);
+    for (int i = 0; i < 32; i++)
+        x[i] = 1;
+    const attn_rope factors = rope_at(x + ANGLES_AT, 2);
+    CHECK(attn_rope_table(&factors, D, 0, 2, x + 7, x + 20, why, sizeof why) == ATTN_ERR_ARG &&
+              has_both("cos", "freq_factors"),
+          "cosines over divisors: %s", why);
+    CHECK(attn_rope_table(&factors, D, 0, 2, x + 20, x + 7, why, sizeof why) == ATTN_ERR_ARG &&
+              has_both("sin", "freq_factors"),
+          "sines over divisors: %s", why);
+}
+
+static void check_turned_keys(void)
+{
+    float *const kv = test_alloc(2 * 8 * D * sizeof *kv);
+    attn_cache c = { .num_sequences = 1, .num_heads_kv = 1, .head_dim = D, .capacity = 8 };
+    attn_cache_step s = { .batch = 1, .seq_len = 1 };
+    for (int i = 0; i < 2 * 8 * D; i++)
+        kv[i] = 1;
+    c.k.data = kv;
+    c.v.data = kv + 8 * D;
+    s.k.data = s.v.data = slot(0);
+    CHECK(attn_cache_init(&c, room.at, ROOM, why, sizeof why) == ATTN_OK, "%s", why);
+    for (int n = 0; n < ANGLES; n++) {
+        const attn_rope over_k = rope_at(kv + 7 * D, n), over_v = rope_at(kv + 15 * D, n);
+        s.rope = &over_k;
+        CHECK(attn_cache_append(&c, &s, why, sizeof why) == ATTN_ERR_ARG, "angles %d in k", n);
+        CHECK(has_both("the cache's k", n == 0   ? "cos"
+                                        : n == 1 ? "sin"
+                                                 : "freq_factors"),
+              "%s", why);
+        s.rope = &over_v;
+        CHECK(attn_cache_append(&c, &s, why, sizeof why) == ATTN_ERR_ARG, "angles %d in v", n);
+    }
+}
+
+static void check_pattern(void)
+{
+    const attn_pattern t = {
+        .seq_len_q = 3, .seq_len_kv = 3, .block_q = 1, .block_k = 1, .local = 1
+    };
+    int32_t x[16];
+    for (int at = 0; at < 12; at++)
+        CHECK(attn_pattern_build(&t, x + 4, 4, x + at, 4, why, sizeof why) ==
+                  (at > 1 && at < 8 ? ATTN_ERR_ARG : ATTN_OK),
+              "columns at %d of offsets at 4: %s", at, why);
+}
+
 static void check_cache(void)
 {
     float *const kv = test_alloc(2 * 2 * 8 * D * sizeof *kv);
@@ -721,6 +817,98 @@ static void check_many(void)
     CHECK(c.num_free == 0, "%d pages are free", (int)c.num_free);
 }
 
+/* ---- merges: the arrays of two results and of their sum, anywhere in one buffer --------------- */
+
+enum { M_ROWS = 3, M_DIM = 2, M_VALUES = M_ROWS * M_DIM, M_RESULT = M_VALUES + 2 * M_ROWS };
+enum { M_ROOM = 3 * M_RESULT };
+
+/* A result: its values, then a number of each row, or two; finished ones have one. */
+typedef struct places {
+    int at[3];
+} places;
+
+static int m_length(int array)
+{
+    return array == 0 ? M_VALUES : M_ROWS;
+}
+
+static int m_clash(const places *x, const places *y, int arrays)
+{
+    for (int i = 0; i < arrays; i++)
+        for (int j = 0; j < arrays; j++)
+            if (!(i == j && x->at[i] == y->at[j]) && x->at[i] < y->at[j] + m_length(j) &&
+                y->at[j] < x->at[i] + m_length(i))
+                return 1;
+    return 0;
+}
+
+static attn_status m_merge(float *x, const places *r, int arrays)
+{
+    attn_state s[3];
+    for (int i = 0; i < 3; i++) {
+        s[i].num_rows = M_ROWS;
+        s[i].head_dim_v = M_DIM;
+        s[i].o = x + r[i].at[0];
+        s[i].m = x + r[i].at[1];
+        s[i].l = x + r[i].at[2];
+    }
+    return arrays == 3
+               ? attn_state_merge(&s[0], &s[1], &s[2])
+               : attn_lse_merge(M_ROWS, M_DIM, s[0].o, s[0].m, s[1].o, s[1].m, s[2].o, s[2].m);
+}
+
+static void random_places(places *r)
+{
+    const int like = (int)rng_int(0, 2); /* the sum is the first result, the second or neither */
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < 3; i++) {
+            r[n].at[i] = n * M_RESULT + (i ? M_VALUES + (i - 1) * M_ROWS : 0);
+            if (n == 2 && like < 2)
+                r[n].at[i] = r[like].at[i];
+            if (rng_chance(12))
+                r[n].at[i] = (int)rng_int(0, M_ROOM - m_length(i));
+        }
+}
+
+/* A sum is refused if it shares anything but the same array, and else is that in memory of its own. */
+static void check_merge(int arrays, int *refused)
+{
+    float x[M_ROOM], kept[M_ROOM], apart[M_ROOM];
+    places r[3], own[3];
+    attn_status status;
+    random_places(r);
+    for (int i = 0; i < M_ROOM; i++)
+        x[i] = kept[i] = 0.1f + rng_unit();
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < 3; i++) {
+            own[n].at[i] = n * M_RESULT + (i ? M_VALUES + (i - 1) * M_ROWS : 0);
+            memcpy(apart + own[n].at[i], x + r[n].at[i], (size_t)m_length(i) * sizeof *x);
+        }
+    status = m_merge(x, r, arrays);
+    if (m_clash(&r[2], &r[0], arrays) || m_clash(&r[2], &r[1], arrays) ||
+        m_clash(&r[2], &r[2], arrays)) {
+        ++*refused;
+        CHECK(status == ATTN_ERR_ARG, "merged over its own inputs");
+        CHECK(!memcmp(x, kept, sizeof x), "a refused merge has written");
+        return;
+    }
+    CHECK(status == ATTN_OK, "refused: %s", attn_status_string(status));
+    CHECK(m_merge(apart, own, arrays) == ATTN_OK, "refused apart");
+    for (int i = 0; i < arrays; i++)
+        CHECK(!memcmp(x + r[2].at[i], apart + own[2].at[i], (size_t)m_length(i) * sizeof *x),
+              "array %d of the sum depends on where it is", i);
+}
+
+static void check_merges(void)
+{
+    for (int arrays = 2; arrays <= 3; arrays++) {
+        int refused = 0;
+        for (int i = 0; i < 2000; i++)
+            check_merge(arrays, &refused);
+        CHECK(refused > 400 && refused < 1600, "%d of 2000 refused", refused);
+    }
+}
+
 TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbours are not")
 {
     int refused = 0;
@@ -753,8 +941,16 @@ TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbo
         check_gradients();
     if (begin_case("rope"))
         check_rope();
+    if (begin_case("angles"))
+        check_angles();
+    if (begin_case("angles of a cache"))
+        check_turned_keys();
+    if (begin_case("pattern"))
+        check_pattern();
     if (begin_case("cache"))
         check_cache();
+    if (begin_case("merges"))
+        check_merges();
     if (begin_case("many sequences"))
         check_many();
 }

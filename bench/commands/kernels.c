@@ -153,7 +153,7 @@ static void write_result(FILE *f, const kernel_result *r)
 static int run_set(const bench_context *x, const attn_kernels *set, int64_t head_dim, FILE *csv)
 {
     int bad = 0;
-    for (int i = 0; i < num_kernel_entries; i++) {
+    for (int i = 0; i < num_kernel_entries && !stop_wanted(); i++) {
         kernel_result r;
         if (!measure_kernel(x, set, head_dim, i, &r)) {
             say("%s: no memory for tiles of head_dim %d\n", attn_kernels_name(set), (int)head_dim);
@@ -163,6 +163,7 @@ static int run_set(const bench_context *x, const attn_kernels *set, int64_t head
         say_result(&r);
         if (csv && !r.wrong)
             write_result(csv, &r);
+        stop_step(x);
     }
     return bad;
 }
@@ -185,6 +186,7 @@ int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
         return 2;
     FILE *const f = csv ? out.file : NULL;
     int bad = 0;
+    stop_on_interrupt();
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say_head(x->kernel_samples);
@@ -194,6 +196,7 @@ int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
         bad += run_sets(x, head_dim ? head_dim : usual[d], f);
     if (f && !output_close(&out))
         return 1;
-    say("\n%d wrong\n", bad);
-    return bad != 0;
+    say("\n%s%d wrong\n", stop_wanted() ? "stopped by Ctrl-C: the kernels above are all\n" : "",
+        bad);
+    return bad ? 1 : stop_wanted() ? STOP_STATUS : 0;
 }

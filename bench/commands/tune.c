@@ -20,7 +20,13 @@
 #define SECONDS 45.0
 #define QUICK_SECONDS 12.0
 #define REASON "usual value kept: "
-#define TOO_LONG "the calls take too long for the time there is"
+#define STOPPED "stopped by Ctrl-C"
+
+/* Why calls were not timed often enough. */
+static const char *too_few(void)
+{
+    return stop_wanted() ? STOPPED : "the calls take too long for the time there is";
+}
 
 enum { MAX_VALUES = 8, SAMPLES = 101, QUICK_SAMPLES = 31, MIN_SAMPLES = 5 };
 enum { WIDE, NARROW, SETS };
@@ -158,7 +164,8 @@ static int make_variant(const tune *t, tune_subject *s, const char *name, int64_
 static int call(void *argument)
 {
     const variant *const v = argument;
-    return attn_forward(&v->p, v->of->workspace, v->of->workspace_bytes) != ATTN_OK;
+    return stop_wanted() ||
+           attn_forward(&v->p, v->of->workspace, v->of->workspace_bytes) != ATTN_OK;
 }
 
 /* Times the variants in turn; 0 when they cannot be timed often enough in `seconds`. */
@@ -341,7 +348,7 @@ static void tune_subjects(tune *t, const struct field *f, tune_subject *subjects
     double gain, noise;
     const int n = drop_equal(t, f, subjects, values);
     if (n < 2 || !time_field(t, f, subjects, values, n, seconds * 2 / 3, trials)) {
-        say("  " REASON "%s\n", n < 2 ? "no other makes a difference" : TOO_LONG);
+        say("  " REASON "%s\n", n < 2 ? "no other makes a difference" : too_few());
         return;
     }
     say_trials(trials, n + 1, count_cases(f));
@@ -349,7 +356,8 @@ static void tune_subjects(tune *t, const struct field *f, tune_subject *subjects
     if (!best) {
         say("  " REASON "the best other is at %+.1f %%, noise %.1f %%\n", 1e2 * gain, 1e2 * noise);
     } else if (!wins_again(t, f, subjects, trials[best].value, seconds / 3, &gain, &noise)) {
-        say("  " REASON "%lld did not win twice\n", (long long)trials[best].value);
+        say("  " REASON "%lld did not win twice%s\n", (long long)trials[best].value,
+            stop_wanted() ? ": " STOPPED : "");
     } else {
         tuning_add(&t->chosen, set, f->name, trials[best].value, gain, noise);
         say("  chosen: %lld, %+.1f %%, noise %.1f %%\n", (long long)trials[best].value, 1e2 * gain,
@@ -360,6 +368,7 @@ static void tune_subjects(tune *t, const struct field *f, tune_subject *subjects
 static void tune_field(tune *t, const struct field *f)
 {
     const double seconds = step_seconds(t, weight_of(f));
+    stop_step(t->x);
     tune_subject subjects[TUNE_MAX_CASES] = { { 0 } };
     int ok = 1;
     say("%s of %s, ms:", f->name, attn_kernels_name(t->sets[f->set]));
@@ -482,12 +491,12 @@ static void tune_split(tune *t)
     say("split_work of %s, 2 threads, decode, 4/1 x %d, ms: keys, whole, divided\n", name,
         SPLIT_DIM);
     if (!two_cpus(t, set, seconds)) {
-        say("  skipped: there are no two CPUs for two threads\n");
+        say("  skipped: %s\n", stop_wanted() ? STOPPED : "there are no two CPUs for two threads");
         return;
     }
     const int keys = split_keys(t, set, seconds, &d);
     if (keys == 0 || keys == SPLIT_USUAL) {
-        say("  " REASON "%s\n", keys ? "from 512 keys on" : TOO_LONG);
+        say("  " REASON "%s\n", keys ? "from 512 keys on" : too_few());
         return;
     }
     tuning_add(&t->chosen, name, "split_work", (int64_t)keys * 2 * SPLIT_DIM, fabs(d.gain),
@@ -565,7 +574,11 @@ static int write_file(const tune *t, const char *path)
     if (t->device.flops > 0)
         fprintf(f, "# %s: attn_opencl_options.least_flops = %.0f, from %d keys on\n",
                 t->device.device, t->device.flops, t->device.keys);
-    fprintf(f, "%send\n", t->chosen.n ? "" : "# the usual sizes are the best here\n");
+    if (stop_wanted())
+        fprintf(f, "# " STOPPED " before all sizes were tried\n");
+    else if (!t->chosen.n)
+        fprintf(f, "# the usual sizes are the best here\n");
+    fprintf(f, "end\n");
     return output_close(&out);
 }
 
@@ -614,15 +627,19 @@ int tune_command(bench_context *x, int quick, const char *path)
         x->machine.cpu, x->machine.cpus, x->machine.system, t.samples, 1e2 * TUNE_LEAST_GAIN);
     for (int i = 0; i < FIELDS; i++)
         t.weight_left += weight_of(&fields[i]);
-    for (int i = 0; i < FIELDS; i++)
+    stop_on_interrupt();
+    for (int i = 0; i < FIELDS && !stop_wanted(); i++)
         tune_field(&t, &fields[i]);
-    tune_split(&t);
-    tune_auto(&t);
-    tune_device(x, step_seconds(&t, DEVICE_WEIGHT), &t.device);
+    if (!stop_wanted())
+        tune_split(&t);
+    if (!stop_wanted())
+        tune_auto(&t);
+    if (!stop_wanted())
+        tune_device(x, step_seconds(&t, DEVICE_WEIGHT), &t.device);
     pool_destroy(t.two);
     const int ok = finish(&t, path);
-    say("%.0f seconds\n", clock_seconds() - begin);
-    return ok ? 0 : 1;
+    say("%s%.0f seconds\n", stop_wanted() ? STOPPED ", after " : "", clock_seconds() - begin);
+    return !ok ? 1 : stop_wanted() ? STOP_STATUS : 0;
 }
 
 /* ---- texts for p.tuning: composed, read from a file, shown to the library */

@@ -37,7 +37,7 @@ static int size_side(side *s)
 static int call(void *argument)
 {
     const side *const s = argument;
-    return attn_forward(&s->p, s->workspace, s->bytes) != ATTN_OK;
+    return stop_wanted() || attn_forward(&s->p, s->workspace, s->bytes) != ATTN_OK;
 }
 
 static void close_duel(duel *d)

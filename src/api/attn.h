@@ -244,8 +244,11 @@ typedef enum attn_alignment {
 #define ATTN_WINDOW 1
 
 /* An attn_mask is a boolean mask [batch, num_heads_q, seq_len_q, seq_len_kv] in which nonzero means
- * visible. Rows and columns are addressed, and strides packed, as in attn_bias: a mask [batch, 1,
- * 1, seq_len_kv] has ATTN_STRIDE_BROADCAST as stride_head and stride_q. */
+ * visible. Rows and columns are addressed, and strides packed, as in attn_bias. Padding as
+ * [batch, 1, 1, seq_len_kv], which all heads and rows share, is
+ *
+ *     p.bool_mask.data = padding;
+ *     p.bool_mask.stride_head = p.bool_mask.stride_q = ATTN_STRIDE_BROADCAST; */
 typedef struct attn_mask {
     int invert; /* nonzero: nonzero elements are hidden instead */
     /* Strides in bytes for p.bool_mask, and in bits for p.bit_mask, where bit n is bit n%8 of byte
@@ -315,8 +318,11 @@ typedef int (*attn_mask_tile_fn)(void *user, const attn_rect *at);
  * each sequence, and packed rows and columns are those of the longest one.
  *
  * An array with fewer axes says which ones it lacks: [num_heads_q, seq_len_q, seq_len_kv] has
- * stride_batch = ATTN_STRIDE_BROADCAST, and [batch, 1, 1, seq_len_kv] has that stride_head and
- * stride_q. */
+ * stride_batch = ATTN_STRIDE_BROADCAST. A bias [batch, 1, seq_len_q, seq_len_kv], which all heads
+ * share, is
+ *
+ *     p.bias.data = bias;  p.bias.dtype = ATTN_F16;
+ *     p.bias.stride_head = ATTN_STRIDE_BROADCAST; */
 typedef struct attn_bias {
     int dtype;                                                /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_q, stride_kv; /* elements; 0 means packed */
@@ -592,7 +598,8 @@ typedef struct attn_params {
     /* ---- softmax */
 
     /* [num_heads_q], one more logit per head, without a value, neither scaled nor capped; -inf
-     * means none for this head. NULL means off. */
+     * means none for this head; +inf or NaN makes every row with a visible key NaN. NULL means
+     * off. */
     const float *sinks;
     int softmax1;          /* nonzero gives every head a sink of 0 and excludes sinks */
     float dropout_p;       /* probability of dropping a key, in [0, 1); 0 means off */

@@ -69,11 +69,11 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 #define AT(member) offsetof(attn_gradients, member)
 
 static const call_field gradient_fields[] = {
-    { VALUE(dout.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dout.dtype, BY_ALL) },
     { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
-    { VALUE(dq.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dk.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(dv.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(dq.dtype, BY_ALL) },
+    { DTYPE(dk.dtype, BY_ALL) },
+    { DTYPE(dv.dtype, BY_ALL) },
     { TENSOR(dout, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { TENSOR(dlse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL) },
     { TENSOR(dq, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },

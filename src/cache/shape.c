@@ -103,8 +103,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(k.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(v.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(k.dtype, BY_ALL) },
+    { DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };

@@ -262,6 +262,14 @@ static attn_rope_rows rows_to_turn(const attn_cache *c, const attn_cache_step *s
     return rows;
 }
 
+static attn_status check_angles_apart(const attn_cache *c, const attn_rope *rope, text *why)
+{
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, c->head_dim, &x);
+    return check_arrays_apart(c, &set, why);
+}
+
 /* check_turning works on a copy of *why, so that a sequence is named only before a complaint. */
 static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, int extended,
                                  text *why)
@@ -272,6 +280,7 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
         return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
                             : ATTN_OK;
     status = check_rope(s->rope, c->head_dim, why);
+    status = status ? status : check_angles_apart(c, s->rope, why);
     for (b = 0; b < s->batch && !status; b++) {
         const cache_part part = part_of(s, b);
         const int64_t first = c->end[part.sequence] - (extended ? part.count : 0);

@@ -67,7 +67,7 @@ static void merge_result(dilated_slot *w, const call_row *at)
 {
     const int64_t dim = w->asked->head_dim_v;
     float *o = w->sums.o + at->sum * dim, *lse = w->sums.m + at->sum;
-    attn_lse_merge(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
+    merge_results(1, dim, o, lse, w->part.o + at->row * dim, w->part.m + at->row, o, lse);
 }
 
 static void gathered_call(dilated_slot *w)
@@ -90,7 +90,7 @@ static void merge_head_sink(dilated_slot *w, int64_t head, int64_t sum)
     const int64_t dim = w->asked->head_dim_v;
     const float sink = sink_of(w->asked, head);
     float *o = w->sums.o + sum * dim, *lse = w->sums.m + sum;
-    attn_lse_merge(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
+    merge_results(1, dim, o, lse, SLOT_FLOATS(w, w->run->lay.zeros), &sink, o, lse);
 }
 
 static void gathered_item(const call *c, char *base, int64_t index)

@@ -11,7 +11,7 @@ static void merge_state(dilated_slot *w, const call_row *at)
     attn_state a = state_at(&w->sums, at->sum, w->asked->head_dim_v);
     const attn_state b = state_at(&w->part, at->row, w->asked->head_dim_v);
     a.num_rows = 1;
-    attn_state_merge(&a, &b, &a);
+    merge_states(&a, &b, &a);
 }
 
 static void strided_call(dilated_slot *w)

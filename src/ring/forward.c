@@ -49,7 +49,7 @@ static int merge_slots(ring_call *c, int lower, int upper)
         return lower < 0 ? upper : lower;
     a = slot_states(c, lower);
     b = slot_states(c, upper);
-    attn_state_merge(&a, &b, &a);
+    merge_states(&a, &b, &a);
     c->base[c->pl.used + upper] = 0;
     return lower;
 }

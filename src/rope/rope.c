@@ -177,8 +177,8 @@ static const call_field rope_fields[] = {
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
-    { VALUE(x.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
-    { VALUE(y.dtype, F_INT, BY_ALL, 0, LAST_DTYPE) },
+    { DTYPE(x.dtype, BY_ALL) },
+    { DTYPE(y.dtype, BY_ALL) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(y, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE),
@@ -262,16 +262,48 @@ static attn_status check_rope_positions(const attn_rope *rope, const attn_rope_r
 
 /* ---- public functions */
 
-/* check_rope_apart lets rows turn in place: equal data, strides and type. */
-static attn_status check_rope_apart(const attn_rope_rows *resolved, text *why)
+#define AT(member) offsetof(attn_rope, member)
+
+static const call_field angle_fields[] = {
+    { GRID(cos, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(sin, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_ROW, AXIS_DIM),
+      .stride = { [2] = AT(table_stride) } },
+    { GRID(freq_factors, F_F32, BY_ALL, AXIS_NONE, AXIS_NONE, AXIS_NONE, AXIS_DIM) },
+};
+#undef AT
+
+/* angles_of gives the arrays that *r reads; it resolves strides, and drops what a table replaces. */
+static array_set angles_of(attn_rope *r, int64_t head_dim, call_axes *x)
 {
+    const int64_t pairs = rope_dim(r, head_dim) / 2;
+    const call_axes axes = {
+        .count = { [AXIS_NONE] = 1, [AXIS_ROW] = r->num_positions, [AXIS_DIM] = pairs }
+    };
+    const array_set s = { .table = angle_fields, .n = COUNT_OF(angle_fields), .base = r, .x = x };
+    *x = axes;
+    r->table_stride = stride_or(r->table_stride, pairs);
+    if (r->cos)
+        r->freq_factors = NULL;
+    return s;
+}
+
+/* check_rope_apart lets rows turn in place: equal data, strides and type. */
+static attn_status check_rope_apart(const attn_rope *rope, const attn_rope_rows *resolved,
+                                    text *why)
+{
+    attn_rope angles = *rope;
     attn_rope_rows r = *resolved;
     const call_axes x = axes_of_turn(&r);
-    const array_set s = { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT };
+    call_axes of_angles;
+    const array_set sets[] = {
+        { rope_fields, COUNT_OF(rope_fields), &r, &x, .written = OUTPUT_RESULT },
+        angles_of(&angles, r.head_dim, &of_angles),
+    };
     if (r.x.data == r.y.data && r.x.dtype == r.y.dtype && r.x.stride_batch == r.y.stride_batch &&
         r.x.stride_head == r.y.stride_head && r.x.stride_seq == r.y.stride_seq)
         r.x.data = NULL;
-    return check_written(&s, 1, NULL, why);
+    return check_written(sets, 2, NULL, why);
 }
 
 /* apply_rope takes rows with their strides resolved. */
@@ -287,7 +319,7 @@ static attn_status check_rope_call(const attn_rope *rope, attn_rope_rows *rows, 
 {
     attn_status status = check_rope(rope, rows->head_dim, why);
     status = status ? status : resolve_rope_rows(rows, why);
-    status = status ? status : check_rope_apart(rows, why);
+    status = status ? status : check_rope_apart(rope, rows, why);
     return status ? status : check_rope_positions(rope, rows, why);
 }
 
@@ -330,15 +362,30 @@ static attn_status check_table_wanted(const attn_rope *rope, int64_t head_dim, i
                         packed, why);
 }
 
+/* check_table_apart is about the tables that attn_rope_table writes. */
+static attn_status check_table_apart(const attn_rope *rope, int64_t head_dim, int64_t count,
+                                     const float *c, const float *s, text *why)
+{
+    const int64_t bytes = count * (rope_dim(rope, head_dim) / 2) * (int64_t)sizeof *c;
+    const area a = area_of_bytes("cos", c, bytes), b = area_of_bytes("sin", s, bytes);
+    attn_rope angles = *rope;
+    call_axes x;
+    const array_set set = angles_of(&angles, head_dim, &x);
+    attn_status status = check_pair(&a, &b, why);
+    status = status ? status : check_apart(&set, 1, &a, why);
+    return status ? status : check_apart(&set, 1, &b, why);
+}
+
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
                                      int64_t count, float *cos, float *sin, char *why_text,
                                      size_t why_bytes)
 {
     text why = text_in(why_text, why_bytes);
-    const attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
+    attn_status status = check_table_wanted(rope, head_dim, first, count, cos, sin, &why);
     rope_source from;
     rope_block k;
     int64_t pair, i;
+    status = status ? status : check_table_apart(rope, head_dim, count, cos, sin, &why);
     if (status)
         return status;
     from = source_of(rope, rope_dim(rope, head_dim));

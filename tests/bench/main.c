@@ -4,7 +4,7 @@
  *     build/bench_test selfcheck [--threads N] [--device NAME]
  *     build/bench_test --plant-wrong qk|pv|outer|gradient ...    the bench with a wrong kernel
  *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one
- *     build/bench_test --plant-interrupt N ...                   or Ctrl-C during the N-th run */
+ *     build/bench_test --plant-interrupt N ...                   or Ctrl-C during the N-th run or step */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -296,6 +296,10 @@ static void plant_kernels(bench_run *run)
 
 int plant_watch(run_stage stage, bench_run *run, bench_result *r)
 {
+    if ((stage == RUN_CALLED || stage == RUN_STEP) && faults.interrupt && !--faults.interrupt)
+        raise(SIGINT);
+    if (stage == RUN_STEP)
+        return 1;
     if (stage == RUN_DESCRIBED)
         plant_branches(&run->dilated);
     if (faults.slowdown > 0 && (run->c->group || r->threads > 1))
@@ -309,8 +313,6 @@ int plant_watch(run_stage stage, bench_run *run, bench_result *r)
     if (stage == RUN_CALLED && faults.slowdown > 0 && !run->path->device &&
         plant_calibrate(faults.slowdown, r->name, r->impl, run_call, run) < 0)
         return 0;
-    if (stage == RUN_CALLED && faults.interrupt && !--faults.interrupt)
-        raise(SIGINT);
     if (stage == RUN_CALLED && faults.spoil)
         spoil(run);
     return 1;

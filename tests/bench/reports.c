@@ -56,6 +56,37 @@ static void check_ranking(void)
            ranks[2].share);
 }
 
+/* Rows of cases among each other, as runs in turn leave them: the same ranks as case by case. */
+static void check_ranking_of_many(void)
+{
+    enum { CASES = PRESETS_MAX_CASES, PATHS = 3 };
+    static const char *const paths[PATHS] = { "naive", "tiled", "auto" };
+    static const double ms[PATHS] = { 8, 2, 4 };
+    static bench_result rows[CASES * PATHS + 1];
+    bench_rank ranks[PATHS + 1];
+    int n = 0;
+    for (int p = 0; p < PATHS; p++)
+        for (int c = 0; c < CASES; c++) {
+            char name[8];
+            snprintf(name, sizeof name, "%d", c);
+            rows[n] = row(paths[p], name, 1, ms[p], 1);
+            if (p == 2 && c % 2)
+                snprintf(rows[n].skipped, sizeof rows[n].skipped, "no memory");
+            n++;
+        }
+    rows[n++] = row("naive_scalar", "alone", 1, 1, 1);
+    expect(ranking_of(rows, n, ranks, PATHS + 1) == PATHS, "a path without a rival has no rank", 0);
+    for (int i = 0; i < PATHS; i++) {
+        const int p = (i + 1) % PATHS; /* tiled, auto, naive */
+        const int cases = p == 2 ? CASES / 2 : CASES;
+        expect(!strcmp(ranks[i].path, paths[p]), "ranks of many cases are in order", i);
+        expect(ranks[i].cases == cases && ranks[i].won == (p == 1 ? CASES : 0),
+               "each timed row counts once", ranks[i].cases);
+        expect(fabs(ranks[i].share - 2 / ms[p]) < 1e-9, "against the fastest row of its own case",
+               ranks[i].share);
+    }
+}
+
 /* naive is faster at 1000 and 3000 keys; 4000 is the crossover. */
 static void check_verdicts(void)
 {
@@ -333,6 +364,7 @@ static void check_written_winners(const bench_context *x)
 void check_reports(bench_context *context)
 {
     check_ranking();
+    check_ranking_of_many();
     check_verdicts();
     check_exponents();
     check_words();
