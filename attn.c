@@ -5515,7 +5515,7 @@ static float *take_root(tile *t)
 
 /* rows_finite looks at n numbers of each lane that has a row. In the others, zero queries meet K, and
  * an infinity there gives NaN. */
-COLD static int rows_finite(const tile *t, const float *x, int64_t n)
+static int rows_finite(const tile *t, const float *x, int64_t n)
 {
     const int rows = t->pl->rows;
     int64_t i;

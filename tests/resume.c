@@ -390,7 +390,8 @@ static void check_misuse(void)
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED, "(naive) takes no part");
     p = a.p;
     p.seq_len_q = (int64_t)1 << 31;
-    refuse(&p, 0, fetch, memory, need, ATTN_ERR_OVERFLOW, "must be below 2^31 for attn_resume");
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_OVERFLOW,
+           PTRDIFF_MAX > INT32_MAX ? "must be below 2^31 for attn_resume" : "must be at most");
     p = a.p;
     p.seq_len_q = ((int64_t)1 << 31) - 1;
     p.batch = (int64_t)1 << 30;
