@@ -20,7 +20,7 @@ for harness; do
     log=$folder/$harness.log
     mkdir -p "$folder/corpus/$harness" "fuzz/corpus/$harness"
     cp "$fuzzer" "$folder/$harness.new" && mv "$folder/$harness.new" "$folder/$harness"
-    if "$folder/$harness" -max_total_time="$seconds" -max_len=600 -timeout=60 -rss_limit_mb=3000 \
+    if "$folder/$harness" -max_total_time="$seconds" -max_len=600 -timeout=600 -rss_limit_mb=3000 \
         -print_final_stats=1 -artifact_prefix="$folder/found/$harness-" \
         "$folder/corpus/$harness" "fuzz/corpus/$harness" > "$log" 2>&1; then
         verdict=passed

@@ -749,7 +749,8 @@ static const stride_row stride_rows[] = {
 };
 
 /* A stride that leaves the address space with its second step. The array is one element; where
- * guard pages are, any step away from it would be seen. */
+ * guard pages are, any step away from it would be seen. Some strides count bits, and 32-bit ones
+ * of those lead only 256 MiB away. */
 static void check_array_strides(void)
 {
     static const ptrdiff_t huge[] = { PTRDIFF_MAX, -PTRDIFF_MAX, PTRDIFF_MAX / 2 };
@@ -762,6 +763,8 @@ static void check_array_strides(void)
             size_t need;
             void *one;
             if (!begin_case("stride %d, %d of %s", (int)i, n, r->words))
+                continue;
+            if (sizeof(ptrdiff_t) == 4 && strstr(r->words, "bit") != NULL)
                 continue;
             one = test_alloc_at(4, PLACE_PAGE_AFTER);
             memset(one, 0, 4);

@@ -7,8 +7,10 @@ cd "$(dirname "$0")/.." || exit 1
 limit=5120
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-simd="-DATTN_SIMD_AVX2 -DATTN_SIMD_AVX512 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
-simd="$simd attn_simd_avx2.c attn_simd_avx512.c attn_simd_neon.c attn_simd_sse2.c"
+simd=
+for set in ${SIMD:-avx512 avx2 neon sse2}; do
+    simd="$simd -DATTN_SIMD_$(echo "$set" | tr '[:lower:]' '[:upper:]') attn_simd_$set.c"
+done
 status=0
 for compiler in gcc clang; do
     command -v $compiler > /dev/null || continue
