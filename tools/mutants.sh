@@ -259,10 +259,10 @@ one() {
     machine=$(machine_of "$kernels")
     unit=$(unit_of "$file" "$kernels")
     verdict=SURVIVED
-    if ! plant "$at" "$line" "$file" "$unit"; then
-        verdict="NOT APPLIED: the text is not there exactly once"
-    elif [ -z "$kernels" ]; then
+    if [ -z "$kernels" ]; then # check_list has looked for its text
         verdict=skipped
+    elif ! plant "$at" "$line" "$file" "$unit"; then
+        verdict="NOT APPLIED: the text is not there exactly once"
     elif ! build_mutant "$at" "$machine" "$unit" "$kernels"; then
         verdict="NOT BUILT"
     else

@@ -12,8 +12,8 @@
 #    Spills and stack are 0 unless a line there says why not.
 # 4. Planted bugs are noticed.
 #
-# Compilers give the same again from the same text. So the table has a sum of itself, kernels.cl, this
-# file and the compilers, with which all of it held. While that sum is right, each variant is compiled
+# A compiler makes equal code of equal text. So the table has a sum of itself, kernels.cl, this file
+# and the compilers, with which all of it held. While that sum is right, each variant is compiled
 # for one device of each vendor, in turn, and each device so has a variant. ALL=1 compiles everything.
 #
 # A compiler that is not installed is skipped with a sentence. WRITE=1 writes the table anew, with
