@@ -171,7 +171,7 @@ static const struct {
       "stats.data is set, but a mean of branches is no softmax and has none", 0 },
     { gathered_stats, ATTN_ERR_UNSUPPORTED,
       "stats.data is set, but the gathered variant merges by the LSE and has none", 0 },
-    { stats_type, ATTN_ERR_ARG, "stats.dtype (1) must be 0", 0 },
+    { stats_type, ATTN_ERR_ARG, "stats.dtype (1) must be 0: f32", 0 },
     { mean_sinks, ATTN_ERR_UNSUPPORTED,
       "sinks or softmax1 is set, but a mean of branches is no softmax to hold one", 0 },
     { mean_softmax1, ATTN_ERR_UNSUPPORTED,
