@@ -11999,10 +11999,9 @@ static void place_tile(attn_params *one, const resume_layout *lay, char *base)
     one->state.o = (float *)(void *)(base + lay->o);
 }
 
-/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any. Its
- * arrays lie in `base`, or nowhere if that is NULL. */
-static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay,
-                           char *base)
+/* open_tile_call makes *one, which is *p before, the call of a tile that is as long as any; its
+ * arrays lie nowhere yet. */
+static void open_tile_call(attn_params *one, const attn_params *resolved, const resume_layout *lay)
 {
     memset(&one->o, 0, sizeof one->o);
     memset(&one->lse, 0, sizeof one->lse);
@@ -12011,8 +12010,6 @@ static void open_tile_call(attn_params *one, const attn_params *resolved, const 
     one->partial = one->part.keys = one->part.continued = 1;
     one->part.key_begin = 0;
     one->part.key_count = min64(lay->tile_keys, keys_held(resolved));
-    if (base)
-        place_tile(one, lay, base);
 }
 
 /* fixed_bytes counts the bytes before the workspace of attn_forward. */
@@ -12026,10 +12023,9 @@ static void share_keys(attn_tensor *x)
     x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
 }
 
-/* prepare fills in *lay, and *one as open_tile_call leaves it; without `base` no data need be
- * there. */
-OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, char *base,
-                                     resume_layout *lay, attn_params *one, text *why)
+/* prepare fills in *lay, and *one as open_tile_call leaves it. */
+OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, resume_layout *lay,
+                                     attn_params *one, text *why)
 {
     problem pr;
     attn_status status = check_request(p, tile_keys, why);
@@ -12050,7 +12046,7 @@ OWN_FRAME static attn_status prepare(const attn_params *p, int64_t tile_keys, ch
                          ": the states of all rows exceed the address space");
     shape_tile(&one->k, lay->tile_keys, pr.p.head_dim);
     shape_tile(&one->v, lay->tile_keys, pr.p.head_dim_v);
-    open_tile_call(one, &pr.p, lay, base);
+    open_tile_call(one, &pr.p, lay);
     one->key_base = NULL; /* The longest tile is full, and begins a chunk. */
     one->kv_begin = one->kv_len = NULL;
     return ATTN_OK;
@@ -12082,18 +12078,22 @@ static attn_status check_begin(const attn_params *p, int64_t tile_keys, attn_fet
                                const void *memory, size_t bytes, resume_layout *lay,
                                attn_params *one, text *why)
 {
-    char *base = memory ? align_memory(memory) : NULL;
+    char *base = NULL;
     size_t room = memory ? bytes : 0, fixed, need = 0;
     const text begin = *why;
     area a;
-    attn_status status = prepare(p, tile_keys, base, lay, one, why);
+    attn_status status = prepare(p, tile_keys, lay, one, why);
     if (!status)
         status = check_outputs_given(p, fetch, why);
     if (status)
         return status;
+    fixed = (size_t)fixed_bytes(lay);
+    if (room >= fixed) {
+        base = align_memory(memory);
+        place_tile(one, lay, base);
+    }
     if (attn_workspace_size(one, &need))
         return check_call(one, NULL, 0, NULL, why);
-    fixed = (size_t)fixed_bytes(lay);
     if (room >= fixed)
         status = check_call(one, base + lay->workspace, room - fixed, NULL, why);
     a = area_of_bytes("the memory", memory,
@@ -12277,7 +12277,7 @@ ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys,
     if (!bytes)
         return ATTN_ERR_ARG;
     *bytes = 0;
-    status = prepare(p, tile_keys, NULL, &lay, &one, &why);
+    status = prepare(p, tile_keys, &lay, &one, &why);
     if (!status)
         status = attn_workspace_size(&one, &workspace);
     if (!status)
