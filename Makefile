@@ -433,7 +433,8 @@ check-mutants: ## the tests notice every planted bug
 # libFuzzer is clang's; inputs that it found stay in build/fuzz/corpus, see fuzz/run.sh.
 SECONDS ?= 60
 fuzz: ## each harness of fuzz/ for SECONDS=60 by libFuzzer with sanitizers (HARNESS='forward ...')
-	$(call submake,fuzz,clang,-O1 -g1 -fsanitize=fuzzer-no-link$(,)address$(,)undefined $(SANITIZE),\
+	$(call submake,fuzz,clang,-O1 -g1 -fsanitize=fuzzer-no-link$(,)address$(,)undefined \
+	  -fsanitize-coverage-allowlist=fuzz/instrumented.txt $(SANITIZE),\
 	  FUZZ=1 $(BUILD)/fuzz/fuzzer ASSERT=1 SIMD="$(RUNNABLE_SIMD)")
 	sh fuzz/run.sh $(BUILD)/fuzz/fuzzer $(SECONDS) $(HARNESS)
 
