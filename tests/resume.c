@@ -280,6 +280,21 @@ static void check_no_limit(void)
     compare_steps(&a);
 }
 
+/* The first keys in use lie behind the first tile. */
+static void law_late_begin(int round)
+{
+    const test_shape s = {
+        .batch = 2, .heads_q = 2, .heads_kv = 1, .seq_q = 3, .seq_kv = 2500, .dim = 4, .dim_v = 5
+    };
+    const int32_t begin[] = { (int32_t)rng_int(1024, 1500), (int32_t)rng_int(1024, 1500) };
+    const int32_t length[] = { (int32_t)rng_int(1, 1000), (int32_t)rng_int(1, 1000) };
+    test_problem a;
+    problem_make(&a, &s);
+    a.p.kv_begin = begin;
+    a.p.kv_len = round % 2 == 0 ? length : NULL;
+    compare_steps(&a);
+}
+
 /* ---- misuse ---------------------------------------------------------------------------------- */
 
 static int failing_loop(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -426,6 +441,7 @@ static const struct {
     { "lengths", law_lengths, 40 },
     { "parts of the rows, workers", law_row_parts_in_steps, 40 },
     { "a window", law_window, 8 },
+    { "a late first key", law_late_begin, 16 },
 };
 
 TEST_GROUP(resume, RUN_ONCE, "keys that come tile by tile: the bits of one call, every misuse")
