@@ -3479,14 +3479,20 @@ static int lists_tokens(const call_field *f, const call_axes *x)
                                        (x->packed_kv && f->axis[3] == AXIS_SEQ_KV));
 }
 
+/* A joint array is one for all sequences. */
+static int is_joint(const array_set *s, const call_field *f)
+{
+    return lists_tokens(f, s->x) || is_packed(f, s->x);
+}
+
 static array_shape array_shape_of(const array_set *s, const call_field *f)
 {
     array_shape shape = { .data = field_data(f, s->base), .bytes_each = element_bytes(f, s->base) };
-    const int one = lists_tokens(f, s->x) || is_packed(f, s->x); /* for all sequences */
+    const int joint = is_joint(s, f);
     int64_t packed = 1;
     int axis;
     for (axis = 3; axis >= 0; axis--) {
-        shape.count[axis] = axis == 0 && one ? 1 : s->x->count[f->axis[axis]];
+        shape.count[axis] = axis == 0 && joint ? 1 : s->x->count[f->axis[axis]];
         shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
         packed *= max64(shape.count[axis], 1);
     }
@@ -3499,21 +3505,64 @@ static area area_of_shape(const call_field *f, const array_shape *shape)
                    f->type == F_BITS ? 8 : 1);
 }
 
-/* is_far tells from the ends of an array alone that it does not reach into an area. That spares
- * nearly every pair a closer look. */
-static int is_far(const array_shape *shape, const area *a)
-{
-    int64_t below = 0, above = shape->bytes_each;
+/* A span goes from the lowest byte of an array to the highest one. */
+typedef struct span {
     uintptr_t at;
+    uint64_t bytes;
+    int nested; /* Each axis steps over all that the axes after it cover. */
+} span;
+
+/* span_of_shape counts an element of bits as a byte. */
+static span span_of_shape(const array_shape *shape)
+{
+    span s = { (uintptr_t)shape->data, (uint64_t)shape->bytes_each, 1 };
     int axis;
-    for (axis = 0; axis < 4; axis++) {
-        const int64_t more = shape->count[axis] - 1;
-        const int64_t step = more > 0 ? shape->stride[axis] * shape->bytes_each : 0;
-        below -= step < 0 ? more * step : 0;
-        above += step > 0 ? more * step : 0;
+    for (axis = 3; axis >= 0; axis--) {
+        const int64_t more = shape->count[axis] - 1, step = shape->stride[axis] * shape->bytes_each;
+        const uint64_t size = (uint64_t)(step < 0 ? -step : step);
+        if (more <= 0)
+            continue;
+        s.nested &= size >= s.bytes;
+        s.bytes += (uint64_t)more * size;
+        s.at -= step < 0 ? (uintptr_t)((uint64_t)more * size) : 0;
     }
-    at = (uintptr_t)shape->data - (uintptr_t)below;
-    return at >= a->at ? at - a->at >= (uint64_t)a->bytes : a->at - at >= (uint64_t)(below + above);
+    return s;
+}
+
+static int spans_meet(const span *a, const span *b)
+{
+    return a->at >= b->at ? a->at - b->at < b->bytes : b->at - a->at < a->bytes;
+}
+
+/* An operand is what is compared: an array of a set, or an area where `set` is NULL. Nearly all
+ * operands lie apart by their spans alone, and nothing else is computed for those. */
+typedef struct operand {
+    const array_set *set;
+    const call_field *field;
+    const area *memory;
+    span span;
+} operand;
+
+static operand array_operand(const array_set *s, const call_field *f)
+{
+    const array_shape shape = array_shape_of(s, f);
+    const operand x = { s, f, NULL, span_of_shape(&shape) };
+    return x;
+}
+
+static operand area_operand(const area *a)
+{
+    const operand x = { NULL, NULL, a, { a->at, (uint64_t)a->bytes, 1 } };
+    return x;
+}
+
+COLD static area whole_area(const operand *x)
+{
+    array_shape shape;
+    if (!x->set)
+        return *x->memory;
+    shape = array_shape_of(x->set, x->field);
+    return area_of_shape(x->field, &shape);
 }
 
 /* ---- what sequences use
@@ -3526,13 +3575,14 @@ static int sequences_differ(const array_set *s)
     return s->p && has_batch_arrays(s->p);
 }
 
-/* parts_of counts the parts of an array that belong to one sequence each; 1 is the array whole. */
-COLD static int64_t parts_of(const array_set *s, const call_field *f)
+/* parts_of counts the parts of an operand that belong to one sequence each; 1 is the operand whole. */
+COLD static int64_t parts_of(const operand *x)
 {
-    const int by_entry = f->axis[0] == AXIS_BATCH || f->axis[0] == AXIS_ENTRY;
-    const int apart =
-        by_entry && f->type != F_BITS && !is_packed(f, s->x) && !lists_tokens(f, s->x);
-    return sequences_differ(s) && apart ? s->x->count[f->axis[0]] : 1;
+    const array_set *s = x->set;
+    const call_field *f = x->field;
+    const int apart = s && sequences_differ(s) && f->type != F_BITS && !is_joint(s, f) &&
+                      (f->axis[0] == AXIS_BATCH || f->axis[0] == AXIS_ENTRY);
+    return apart ? s->x->count[f->axis[0]] : 1;
 }
 
 /* area_in_use is what is used of part number `part` of an array, or of the whole array if that is
@@ -3558,38 +3608,39 @@ COLD static area area_in_use(const array_set *s, const call_field *f, int64_t pa
     return area_of_shape(f, &shape);
 }
 
-/* reaches_into tells whether what is used of an array shares a byte with an area. */
-COLD static int reaches_into(const array_set *s, const call_field *f, const area *a)
+/* part_in_use is what is used of part n of an operand that has `parts` parts. */
+COLD static area part_in_use(const operand *x, int64_t n, int64_t parts)
 {
-    const array_shape shape = array_shape_of(s, f);
-    int64_t n, parts;
-    area whole;
-    if (is_far(&shape, a))
-        return 0;
-    whole = area_of_shape(f, &shape);
+    return x->set ? area_in_use(x->set, x->field, parts == 1 ? -1 : n) : *x->memory;
+}
+
+/* reaches_into tells whether what is used of an operand shares a byte with an area. */
+COLD static int reaches_into(const operand *x, const area *a)
+{
+    const area whole = whole_area(x);
+    const int64_t parts = parts_of(x);
+    int64_t n;
     if (!areas_meet(&whole, a))
         return 0;
-    parts = parts_of(s, f);
     for (n = 0; n < parts; n++) {
-        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
+        const area part = part_in_use(x, n, parts);
         if (areas_meet(&part, a))
             return 1;
     }
     return 0;
 }
 
-/* arrays_meet tells whether what is used of field f of the set s shares a byte with what is used of
- * field g of the set t; `whole` is all of f. */
-COLD static int arrays_meet(const array_set *s, const call_field *f, const area *whole,
-                            const array_set *t, const call_field *g)
+/* operands_meet tells whether what is used of x shares a byte with what is used of y. */
+COLD static int operands_meet(const operand *x, const operand *y)
 {
-    int64_t n, parts;
-    if (!reaches_into(t, g, whole))
+    const area whole = whole_area(x);
+    const int64_t parts = parts_of(x);
+    int64_t n;
+    if (!reaches_into(y, &whole))
         return 0;
-    parts = parts_of(s, f);
     for (n = 0; n < parts; n++) {
-        const area part = area_in_use(s, f, parts == 1 ? -1 : n);
-        if (reaches_into(t, g, &part))
+        const area part = part_in_use(x, n, parts);
+        if (reaches_into(y, &part))
             return 1;
     }
     return 0;
@@ -3620,17 +3671,23 @@ COLD static attn_status check_itself(const area *a, const char *hint, text *why)
     return bad(why, ATTN_ERR_ARG, hint ? hint : "");
 }
 
-/* check_apart wants an area that a call writes to share nothing with the arrays of the sets. */
-static attn_status check_apart(const array_set *sets, int n, const area *written, text *why)
+COLD static const char *operand_name(const operand *x)
 {
-    int s, i;
-    for (s = 0; s < n; s++)
-        for (i = 0; i < sets[s].n; i++) {
-            const call_field *f = &sets[s].table[i];
-            if (takes_part(&sets[s], f) && reaches_into(&sets[s], f, written))
-                return bad_overlap(written->name, f->name, why);
-        }
-    return ATTN_OK;
+    return x->set ? x->field->name : x->memory->name;
+}
+
+/* check_rows_apart wants the rows of an array to share nothing. An output that a call reads was
+ * written by another call, which had to keep to this, too. */
+static attn_status check_rows_apart(const operand *x, text *why)
+{
+    area covered;
+    if (x->span.nested)
+        return ATTN_OK;
+    covered = whole_area(x);
+    if (!meets_itself(&covered))
+        return ATTN_OK;
+    covered = area_in_use(x->set, x->field, -1);
+    return check_itself(&covered, x->field->instead, why);
 }
 
 /* The arrays of several sets that a call has. */
@@ -3654,55 +3711,49 @@ static void list_arrays(const array_set *sets, int n, array_list *list)
             }
 }
 
-/* check_rows_apart wants the rows of an array to share nothing. An output that a call reads was
- * written by another call, which had to keep to this, too. */
-static attn_status check_rows_apart(const array_set *s, const call_field *f, text *why)
+/* What a call writes: `memory` unless there is none, then arrays in their order. */
+typedef struct written_list {
+    int n;
+    operand at[8];
+} written_list;
+
+static void add_written(written_list *written, operand x)
 {
-    const array_shape shape = array_shape_of(s, f);
-    const area whole = area_of_shape(f, &shape);
-    area used;
-    if (!meets_itself(&whole))
-        return ATTN_OK;
-    used = area_in_use(s, f, -1);
-    return check_itself(&used, f->instead, why);
+    ATTN_ASSERT(written->n < COUNT_OF(written->at));
+    written->at[written->n++] = x;
 }
 
-/* check_output wants entry number `self` of the list, which the call writes, to share nothing with
- * the others. Outputs before it have been compared with it. */
-static attn_status check_output(const array_set *sets, const array_list *list, int self, text *why)
+/* check_array_apart compares an array with the first `count` operands that the call writes. */
+static attn_status check_array_apart(const operand *x, const operand *written, int count, text *why)
 {
-    const call_field *f = &sets->table[list->at[self].field];
-    const array_shape shape = array_shape_of(sets, f);
-    const area whole = area_of_shape(f, &shape);
+    attn_status status = x->field->output ? check_rows_apart(x, why) : ATTN_OK;
     int i;
-    for (i = 0; i < list->n; i++) {
-        const array_set *t = &sets[list->at[i].set];
-        const call_field *g = &t->table[list->at[i].field];
-        if (i == self || (i < self && t == sets && is_written(t, g)))
-            continue;
-        if (arrays_meet(sets, f, &whole, t, g))
-            return bad_overlap(f->name, g->name, why);
-    }
-    return ATTN_OK;
+    for (i = 0; i < count && !status; i++)
+        if (spans_meet(&written[i].span, &x->span) && operands_meet(&written[i], x))
+            status = bad_overlap(operand_name(&written[i]), x->field->name, why);
+    return status;
 }
 
 /* check_written wants every array that the first set writes, and `memory` unless it is NULL, to share
  * nothing with any other of the sets. Other sets write nothing. */
 static attn_status check_written(const array_set *sets, int n, const area *memory, text *why)
 {
-    attn_status status = ATTN_OK;
     array_list list;
-    int i;
+    written_list written;
+    attn_status status = ATTN_OK;
+    int i, own = memory != NULL;
+    written.n = 0;
+    if (memory)
+        add_written(&written, area_operand(memory));
     list_arrays(sets, n, &list);
+    for (i = 0; i < list.n && list.at[i].set == 0; i++)
+        if (is_written(sets, &sets->table[list.at[i].field]))
+            add_written(&written, array_operand(sets, &sets->table[list.at[i].field]));
     for (i = 0; i < list.n && !status; i++) {
         const array_set *s = &sets[list.at[i].set];
-        const call_field *f = &s->table[list.at[i].field];
-        if (f->output)
-            status = check_rows_apart(s, f, why);
-        if (!status && s == sets && is_written(s, f))
-            status = check_output(sets, &list, i, why);
-        if (!status && memory && reaches_into(s, f, memory))
-            status = bad_overlap(memory->name, f->name, why);
+        const operand x = array_operand(s, &s->table[list.at[i].field]);
+        /* One that the call writes is compared with those before it. */
+        status = check_array_apart(&x, written.at, is_written(s, x.field) ? own++ : written.n, why);
     }
     return status;
 }
@@ -8651,8 +8702,8 @@ static attn_status check_table_apart(const attn_rope *rope, int64_t head_dim, in
     call_axes x;
     const array_set set = angles_of(&angles, head_dim, &x);
     attn_status status = check_pair(&a, &b, why);
-    status = status ? status : check_apart(&set, 1, &a, why);
-    return status ? status : check_apart(&set, 1, &b, why);
+    status = status ? status : check_written(&set, 1, &a, why);
+    return status ? status : check_written(&set, 1, &b, why);
 }
 
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
@@ -8950,8 +9001,8 @@ static attn_status check_storage_apart(const attn_cache *c, const void *memory, 
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const attn_status status = check_apart(set, 1, &k, why);
-    return status ? status : check_apart(set, 1, &v, why);
+    const attn_status status = check_written(set, 1, &k, why);
+    return status ? status : check_written(set, 1, &v, why);
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
@@ -10168,7 +10219,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
         status = check_itself(&sums[i], NULL, why);
         status = status ? status : check_pair(memory, &sums[i], why);
-        status = status ? status : check_apart(sets, 2, &sums[i], why);
+        status = status ? status : check_written(sets, 2, &sums[i], why);
     }
     return status ? status : check_pair(&sums[0], &sums[1], why);
 }

@@ -10,8 +10,9 @@
 # the tests. The groups that the list names then run with the kernel set that it names, to their first
 # failure. The unchanged tree must pass these groups. A text that does not occur exactly once, a
 # mutant that does not compile and a mutant that no group notices are failures, printed last. With
-# words, only mutants whose line contains one of them run. JOBS=N runs N at a time (default 2). CC is
-# the compiler; clang, if installed, compiles the files without optimisation.
+# words, only mutants whose line contains one of them run. EVERY=N runs one in N, another N-th of the
+# list for each commit: what `.ci/run` has time for. JOBS=N runs N at a time (default 2). CC is the
+# compiler; clang, if installed, compiles the files without optimisation.
 #
 # tools/mutants_cases.txt names, for most mutants by their ids, the test case that noticed it. That
 # case runs first, because it takes next to nothing and whole groups take seconds. The list saves time
@@ -348,7 +349,10 @@ mkdir "$out/at" "$out/limits" "$out/tree" "$out/tree/tools" || exit 1
 cp -r attn*.h attn*.c kernels.cl src "$out/tree" && cp tools/amalgamate.sh "$out/tree/tools" || exit 1
 cat "$cases" > "$out/tree/cases" 2> /dev/null
 mutants "$list" > "$out/tree/list"
-chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list")
+every=${EVERY:-1}
+commits=$(git rev-list --count HEAD 2> /dev/null || echo 0)
+chosen=$(if [ $# -gt 0 ]; then grep -F "$(printf '%s\n' "$@")"; else cat; fi < "$out/tree/list" |
+    awk -v every="$every" -v commits="$commits" '(NR + commits) % every == 0')
 [ -n "$chosen" ] || { echo "mutants: no line contains any of: $*"; exit 1; }
 wanted=$(echo "$chosen" | awk '{ split($0, part, " ## "); print part[5] }' | sort -u)
 

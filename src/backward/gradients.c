@@ -116,7 +116,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
         status = check_itself(&sums[i], NULL, why);
         status = status ? status : check_pair(memory, &sums[i], why);
-        status = status ? status : check_apart(sets, 2, &sums[i], why);
+        status = status ? status : check_written(sets, 2, &sums[i], why);
     }
     return status ? status : check_pair(&sums[0], &sums[1], why);
 }

@@ -274,8 +274,8 @@ static attn_status check_storage_apart(const attn_cache *c, const void *memory, 
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const attn_status status = check_apart(set, 1, &k, why);
-    return status ? status : check_apart(set, 1, &v, why);
+    const attn_status status = check_written(set, 1, &k, why);
+    return status ? status : check_written(set, 1, &v, why);
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with

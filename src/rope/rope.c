@@ -372,8 +372,8 @@ static attn_status check_table_apart(const attn_rope *rope, int64_t head_dim, in
     call_axes x;
     const array_set set = angles_of(&angles, head_dim, &x);
     attn_status status = check_pair(&a, &b, why);
-    status = status ? status : check_apart(&set, 1, &a, why);
-    return status ? status : check_apart(&set, 1, &b, why);
+    status = status ? status : check_written(&set, 1, &a, why);
+    return status ? status : check_written(&set, 1, &b, why);
 }
 
 ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, int64_t first,
