@@ -123,7 +123,8 @@ static int is_small(const ring_case *c)
 static void choose_sizes(ring_case *c)
 {
     attn_params *p = &c->p;
-    p->batch = pick(c, 1, is_small(c) ? 3 : 1);
+    /* parallel_for, which may have to fail, is called for two items or more. */
+    p->batch = pick(c, c->kind == RING_FAULTY ? 2 : 1, is_small(c) ? 3 : 1);
     p->num_heads_kv = pick(c, 1, 2);
     p->num_heads_q = p->num_heads_kv * pick(c, 1, 2);
     if (c->kind == RING_ALIGNED)
