@@ -1240,6 +1240,7 @@ enum field_axis {
     AXIS_CELL_ROW,
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
+    AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
     AXIS_CHOSEN, /* rows of logits */
     AXIS_STATS,  /* m and l of a row */
@@ -1308,6 +1309,8 @@ enum {
     MASKS = BY_ALL & ~BY_DILATED
 };
 
+#define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
 static const call_field call_fields[] = {
     /* ---- sizes */
     { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
@@ -1343,9 +1346,9 @@ static const call_field call_fields[] = {
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
     { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
@@ -1382,7 +1385,7 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -1806,6 +1809,27 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_STATS] = 2,
         },
     };
+    return x;
+}
+
+/* cells_listed counts the cells that a CSR mask lists whose heads have `rows` rows of cells. */
+static int64_t cells_listed(const attn_params *p, int64_t rows)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t b, h, listed = 0;
+    for (b = 0; m->row_offsets && rows > 0 && b < p->batch; b++)
+        for (h = 0; h < p->num_heads_q; h++) {
+            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
+            listed = max64(listed, m->row_offsets[at + rows]);
+        }
+    return listed;
+}
+
+/* axes_in_use is axes_of_call for a call whose mask may be read. */
+static call_axes axes_in_use(const attn_params *p)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
     return x;
 }
 
@@ -4169,7 +4193,7 @@ static void leave_out_unused(const attn_params *p, array_set *s)
  * everything else. The call writes results, or raw states with p.partial. */
 OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = axes_in_use(p);
     array_set s = { .table = call_fields,
                     .n = COUNT_OF(call_fields),
                     .base = p,
@@ -10072,7 +10096,7 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 
 static const call_field gradient_fields[] = {
     { DTYPE(dout.dtype, BY_ALL) },
-    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { DTYPE(dq.dtype, BY_ALL) },
     { DTYPE(dk.dtype, BY_ALL) },
     { DTYPE(dv.dtype, BY_ALL) },
@@ -10201,7 +10225,7 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = axes_in_use(p);
     array_set sets[] = {
         { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
         { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },

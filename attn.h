@@ -122,7 +122,8 @@
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
  *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that
- *   IEEE arithmetic decides.
+ *   IEEE arithmetic decides. Sums below 2^-126 lose digits, which no large scale brings back: dQ and
+ *   dK are multiplied by scale last.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:
@@ -694,7 +695,7 @@ typedef struct attn_params {
      * ATTN_AUTO_NAIVE_KEYS. */
     int64_t auto_naive_keys;
     int naive_whole; /* nonzero makes naive hold the logits of all heads at once */
-    int tile_keys; /* largest number of keys of a tile: 16, 32, ... 1024; 0: the library's choice */
+    int tile_keys; /* most keys of a tile, a power of two from 16 to 1024; 0: the library's choice */
     const char *tuning; /* a text (see "How to compute") ended by a zero byte; NULL: usual sizes */
     int force_redo; /* nonzero always takes the second pass of docs/canon.md, "redo": for tests */
     /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */
@@ -1208,8 +1209,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
  *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
  *   No P exceeds 1, whatever the error. Where both are set, stats are read.
- * Arrays that no forward call filled. Statistics of zeros give NaN in every gradient. Zeros are a
- *   possible LSE, and nobody can tell: an LSE that was never written gives wrong gradients.
+ * Arrays that no forward call filled. Statistics of zeros give NaN or infinity in every gradient.
+ *   Other numbers may be somebody's statistics, and zeros may be somebody's LSE: arrays that were
+ *   never written may give gradients that look right and are wrong.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
  *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;
@@ -1410,8 +1412,8 @@ typedef struct attn_resumable {
 /* attn_resume_memory() sets *bytes to the best size of memory for attn_resume_begin.
  *
  * Less serves too, with a smaller workspace of attn_forward, down to what one worker needs. A tile
- * has tile_keys keys: 16, 32, ... 1024; 0 means the most, up to 128, that keep K and V within
- * 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * has tile_keys keys, a power of two from 16 to 1024; 0 means the most, up to 128, that keep K and
+ * V within 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
  * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes);
 

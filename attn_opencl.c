@@ -1463,6 +1463,7 @@ enum field_axis {
     AXIS_CELL_ROW,
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
+    AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
     AXIS_CHOSEN, /* rows of logits */
     AXIS_STATS,  /* m and l of a row */
@@ -1531,6 +1532,8 @@ enum {
     MASKS = BY_ALL & ~BY_DILATED
 };
 
+#define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
 static const call_field call_fields[] = {
     /* ---- sizes */
     { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
@@ -1566,9 +1569,9 @@ static const call_field call_fields[] = {
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
     { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
@@ -1605,7 +1608,7 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -2032,6 +2035,27 @@ static call_axes axes_of_call(const attn_params *p)
     return x;
 }
 
+/* cells_listed counts the cells that a CSR mask lists whose heads have `rows` rows of cells. */
+static int64_t cells_listed(const attn_params *p, int64_t rows)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t b, h, listed = 0;
+    for (b = 0; m->row_offsets && rows > 0 && b < p->batch; b++)
+        for (h = 0; h < p->num_heads_q; h++) {
+            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
+            listed = max64(listed, m->row_offsets[at + rows]);
+        }
+    return listed;
+}
+
+/* axes_in_use is axes_of_call for a call whose mask may be read. */
+static call_axes axes_in_use(const attn_params *p)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
+    return x;
+}
+
 /* src/backward/fields.c - the fields of attn_gradients, and the axes of sums over pairs. */
 
 /* These bits name the gradients, or parts of them, that some work is about. */
@@ -2098,7 +2122,7 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 
 static const call_field gradient_fields[] = {
     { DTYPE(dout.dtype, BY_ALL) },
-    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { DTYPE(dq.dtype, BY_ALL) },
     { DTYPE(dk.dtype, BY_ALL) },
     { DTYPE(dv.dtype, BY_ALL) },
@@ -2258,7 +2282,7 @@ static const device_field device_fields[] = {
     { NUMBER(block_mask.block_k, N_BLOCK_K) },
     { ARRAY(block_mask.bitmap, N_BITMAP, IN_BITMAP, REACH_ALL), .flag = F_BITMAP, .shared = 1 },
     { ARRAY(block_mask.row_offsets, N_OFFSETS, IN_OFFSETS, REACH_ALL), .flag = F_CSR, .shared = 1 },
-    { HOST(block_mask.columns) },
+    { ARRAY(block_mask.columns, N_COLUMNS, IN_COLUMNS, REACH_ALL), .shared = 1 },
     { FLAG(softcap, F_SOFTCAP) },
     { NUMBER(bias.dtype, N_BIAS_TYPE) },
     { ARRAY(bias.data, N_BIAS, IN_BIAS, REACH_ALL), .flag = F_BIAS },
@@ -3370,6 +3394,7 @@ static asked asked_of(const attn_problem *pr)
     count[AXIS_CELL_ROW] = m->block_q ? ceil_div(all.rows, m->block_q) : 0;
     count[AXIS_CELL_COLUMN] = m->block_k ? ceil_div(pr->max_kv_len, m->block_k) : 0;
     count[AXIS_CELL_OFFSET] = count[AXIS_CELL_ROW] + 1;
+    count[AXIS_CELL_LISTED] = cells_listed(&pr->p, count[AXIS_CELL_ROW]);
     return all;
 }
 
@@ -3428,21 +3453,6 @@ static int array_in_call(int which, const attn_params *p, int gradients)
     default:
         return which;
     }
-}
-
-/* columns_array gives the columns of a CSR mask, as many as its largest offset says. */
-static array columns_array(const attn_params *p, const asked *all)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t rows = all->axes.count[AXIS_CELL_ROW];
-    array a = { m->columns, 32, REACH_ALL, { 1, 1, 1, 0 }, { 0, 0, 0, 1 } };
-    int64_t b, h;
-    for (b = 0; m->row_offsets && b < p->batch; b++)
-        for (h = 0; rows > 0 && h < p->num_heads_q; h++) {
-            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
-            a.count[3] = max64(a.count[3], m->row_offsets[at + rows]);
-        }
-    return a;
 }
 
 /* sums_array gives dbias or dslopes. */
@@ -4056,9 +4066,7 @@ static void bind_fields(session *s, field_walk w, const asked *all, int gradient
 static void bind_arrays(session *s, const attn_gradient_call *g)
 {
     const asked all = asked_of(s->pr);
-    const array columns = columns_array(&s->pr->p, &all);
     bind_fields(s, walk_fields(&s->pr->p), &all, g != NULL);
-    bind_array(s, IN_COLUMNS, &columns, N_COLUMNS, 0);
     if (g) {
         const array bias = sums_array(&g->bias), slopes = sums_array(&g->slopes);
         bind_fields(s, walk_gradient_fields(&g->g), &all, 1);

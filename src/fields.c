@@ -44,6 +44,7 @@ enum field_axis {
     AXIS_CELL_ROW,
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
+    AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
     AXIS_CHOSEN, /* rows of logits */
     AXIS_STATS,  /* m and l of a row */
@@ -112,6 +113,8 @@ enum {
     MASKS = BY_ALL & ~BY_DILATED
 };
 
+#define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
 static const call_field call_fields[] = {
     /* ---- sizes */
     { VALUE(batch, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
@@ -147,9 +150,9 @@ static const call_field call_fields[] = {
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
     { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST) },
+    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
@@ -186,7 +189,7 @@ static const call_field call_fields[] = {
     { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { VALUE(block_mask.columns, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -610,5 +613,26 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_STATS] = 2,
         },
     };
+    return x;
+}
+
+/* cells_listed counts the cells that a CSR mask lists whose heads have `rows` rows of cells. */
+static int64_t cells_listed(const attn_params *p, int64_t rows)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t b, h, listed = 0;
+    for (b = 0; m->row_offsets && rows > 0 && b < p->batch; b++)
+        for (h = 0; h < p->num_heads_q; h++) {
+            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
+            listed = max64(listed, m->row_offsets[at + rows]);
+        }
+    return listed;
+}
+
+/* axes_in_use is axes_of_call for a call whose mask may be read. */
+static call_axes axes_in_use(const attn_params *p)
+{
+    call_axes x = axes_of_call(p);
+    x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
     return x;
 }

@@ -416,7 +416,7 @@ static void leave_out_unused(const attn_params *p, array_set *s)
  * everything else. The call writes results, or raw states with p.partial. */
 OWN_FRAME static attn_status check_call_apart(const attn_params *p, const area *memory, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = axes_in_use(p);
     array_set s = { .table = call_fields,
                     .n = COUNT_OF(call_fields),
                     .base = p,

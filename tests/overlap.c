@@ -63,6 +63,7 @@ static const field inputs[] = {
     IN(sinks),
     IN(logits.rows),
     IN(block_mask.row_offsets),
+    IN(block_mask.columns),
     { "bool_mask", offsetof(attn_params, bool_mask.data), 0 },
     { "bit_mask", offsetof(attn_params, bit_mask.data), 0 },
 };
@@ -103,7 +104,6 @@ static attn_params everything(int partial)
     p.logits.num_rows = 2;
     p.block_mask.block_q = p.block_mask.block_k = 2;
     p.logits.stage = ATTN_LOGITS_BIAS;
-    p.block_mask.columns = slot(SLOTS - 1);
     for (int i = 0; i < INPUTS; i++)
         point(&p, &inputs[i], slot(i));
     for (int i = 0; i < OUTPUTS; i++)

@@ -122,7 +122,8 @@
  * Limits. Sizes have 64 bits and are checked against overflow of the address space. Finite inputs
  *   give finite results as long as all of these stay below 2^127: every partial sum of q.k, that
  *   sum times scale * log2(e), every sink times log2(e), and 2^16 * kv_len * max|v|. Beyond that
- *   IEEE arithmetic decides.
+ *   IEEE arithmetic decides. Sums below 2^-126 lose digits, which no large scale brings back: dQ and
+ *   dK are multiplied by scale last.
  *
  * MACROS. A program may define these, and no others, wherever it includes attn.h and compiles
  * attn.c:
@@ -620,7 +621,7 @@ typedef struct attn_params {
      * ATTN_AUTO_NAIVE_KEYS. */
     int64_t auto_naive_keys;
     int naive_whole; /* nonzero makes naive hold the logits of all heads at once */
-    int tile_keys; /* largest number of keys of a tile: 16, 32, ... 1024; 0: the library's choice */
+    int tile_keys; /* most keys of a tile, a power of two from 16 to 1024; 0: the library's choice */
     const char *tuning; /* a text (see "How to compute") ended by a zero byte; NULL: usual sizes */
     int force_redo; /* nonzero always takes the second pass of docs/canon.md, "redo": for tests */
     /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */

@@ -31,8 +31,9 @@
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
  *   500 and 2e-3 at 10,000, which is as coarse as bf16, and at a million hardly one digit is left.
  *   No P exceeds 1, whatever the error. Where both are set, stats are read.
- * Arrays that no forward call filled. Statistics of zeros give NaN in every gradient. Zeros are a
- *   possible LSE, and nobody can tell: an LSE that was never written gives wrong gradients.
+ * Arrays that no forward call filled. Statistics of zeros give NaN or infinity in every gradient.
+ *   Other numbers may be somebody's statistics, and zeros may be somebody's LSE: arrays that were
+ *   never written may give gradients that look right and are wrong.
  * Textbook. p.impl = ATTN_IMPL_NAIVE holds P and dS of a head. It takes P from a softmax of its own
  *   and reads none of o, stats and lse, but one output of the forward call must still be set.
  * Backends. p.backend runs the calls that it takes, and the CPU runs the others;

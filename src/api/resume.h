@@ -77,8 +77,8 @@ typedef struct attn_resumable {
 /* attn_resume_memory() sets *bytes to the best size of memory for attn_resume_begin.
  *
  * Less serves too, with a smaller workspace of attn_forward, down to what one worker needs. A tile
- * has tile_keys keys: 16, 32, ... 1024; 0 means the most, up to 128, that keep K and V within
- * 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
+ * has tile_keys keys, a power of two from 16 to 1024; 0 means the most, up to 128, that keep K and
+ * V within 256 KiB. k.data and v.data are not read. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or
  * ATTN_ERR_UNSUPPORTED. */
 ATTN_API attn_status attn_resume_memory(const attn_params *p, int64_t tile_keys, size_t *bytes);
 

@@ -70,7 +70,7 @@ static attn_sum_axes slope_axes(const attn_params *p, float *data)
 
 static const call_field gradient_fields[] = {
     { DTYPE(dout.dtype, BY_ALL) },
-    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0) },
+    { VALUE(dlse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { DTYPE(dq.dtype, BY_ALL) },
     { DTYPE(dk.dtype, BY_ALL) },
     { DTYPE(dv.dtype, BY_ALL) },

@@ -98,7 +98,7 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = axes_in_use(p);
     array_set sets[] = {
         { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
         { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },

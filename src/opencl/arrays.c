@@ -45,6 +45,7 @@ static asked asked_of(const attn_problem *pr)
     count[AXIS_CELL_ROW] = m->block_q ? ceil_div(all.rows, m->block_q) : 0;
     count[AXIS_CELL_COLUMN] = m->block_k ? ceil_div(pr->max_kv_len, m->block_k) : 0;
     count[AXIS_CELL_OFFSET] = count[AXIS_CELL_ROW] + 1;
+    count[AXIS_CELL_LISTED] = cells_listed(&pr->p, count[AXIS_CELL_ROW]);
     return all;
 }
 
@@ -103,21 +104,6 @@ static int array_in_call(int which, const attn_params *p, int gradients)
     default:
         return which;
     }
-}
-
-/* columns_array gives the columns of a CSR mask, as many as its largest offset says. */
-static array columns_array(const attn_params *p, const asked *all)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t rows = all->axes.count[AXIS_CELL_ROW];
-    array a = { m->columns, 32, REACH_ALL, { 1, 1, 1, 0 }, { 0, 0, 0, 1 } };
-    int64_t b, h;
-    for (b = 0; m->row_offsets && b < p->batch; b++)
-        for (h = 0; rows > 0 && h < p->num_heads_q; h++) {
-            const int64_t at = b * m->csr_stride_batch + h * m->csr_stride_head;
-            a.count[3] = max64(a.count[3], m->row_offsets[at + rows]);
-        }
-    return a;
 }
 
 /* sums_array gives dbias or dslopes. */

@@ -147,9 +147,7 @@ static void bind_fields(session *s, field_walk w, const asked *all, int gradient
 static void bind_arrays(session *s, const attn_gradient_call *g)
 {
     const asked all = asked_of(s->pr);
-    const array columns = columns_array(&s->pr->p, &all);
     bind_fields(s, walk_fields(&s->pr->p), &all, g != NULL);
-    bind_array(s, IN_COLUMNS, &columns, N_COLUMNS, 0);
     if (g) {
         const array bias = sums_array(&g->bias), slopes = sums_array(&g->slopes);
         bind_fields(s, walk_gradient_fields(&g->g), &all, 1);

@@ -128,7 +128,7 @@ static const device_field device_fields[] = {
     { NUMBER(block_mask.block_k, N_BLOCK_K) },
     { ARRAY(block_mask.bitmap, N_BITMAP, IN_BITMAP, REACH_ALL), .flag = F_BITMAP, .shared = 1 },
     { ARRAY(block_mask.row_offsets, N_OFFSETS, IN_OFFSETS, REACH_ALL), .flag = F_CSR, .shared = 1 },
-    { HOST(block_mask.columns) },
+    { ARRAY(block_mask.columns, N_COLUMNS, IN_COLUMNS, REACH_ALL), .shared = 1 },
     { FLAG(softcap, F_SOFTCAP) },
     { NUMBER(bias.dtype, N_BIAS_TYPE) },
     { ARRAY(bias.data, N_BIAS, IN_BIAS, REACH_ALL), .flag = F_BIAS },
