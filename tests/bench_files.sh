@@ -14,7 +14,10 @@ trap 'exit 1' INT TERM
 . "tests/expect.sh"
 
 bench() { ${RUN:-} "$build/bench" "$@" > "$work/out" 2> "$work/err"; }
-planted() { ${RUN:-} "$build/bench_test" "$@" > "$work/out" 2> "$work/err"; }
+# A job in the background of a shell ignores Ctrl-C, and so would what it runs.
+hearing=
+! env --default-signal=INT true 2> /dev/null || hearing="env --default-signal=INT"
+planted() { ${RUN:-} $hearing "$build/bench_test" "$@" > "$work/out" 2> "$work/err"; }
 
 # files NAME ARGUMENT...: a run of the bench that writes NAME.json and NAME.csv
 files()

@@ -108,10 +108,13 @@ MAKER(no_dout, c->backward = 1; c->g.dout.data = NULL; c->p.lse.data = outputs[1
 MAKER(no_lse, c->backward = 1)
 MAKER(gemms, c->backward = 1; c->g.gemms = 3; c->p.lse.data = outputs[1])
 
-#define REFUSED(make, name)                                                                        \
+#define REFUSED_FOR(make, name, way_out)                                                           \
     {                                                                                              \
-        make, ATTN_ERR_UNSUPPORTED, name " is set, but dilated attention does not take it", 0      \
+        make, ATTN_ERR_UNSUPPORTED,                                                                \
+            name " is set, but dilated attention does not take it" way_out, 0                      \
     }
+#define REFUSED(make, name) REFUSED_FOR(make, name, "")
+#define A_CACHE ": it describes a cache, whose keys attn_cache_read copies into one array"
 
 static const struct {
     void (*make)(right_call *c);
@@ -121,8 +124,8 @@ static const struct {
 } table[] = {
     REFUSED(kv_begin, "kv_begin"),
     REFUSED(key_base, "key_base"),
-    REFUSED(ring, "kv_rows.ring (10)"),
-    REFUSED(pages, "kv_rows.page_size (2)"),
+    REFUSED_FOR(ring, "kv_rows.ring (10)", A_CACHE),
+    REFUSED_FOR(pages, "kv_rows.page_size (2)", A_CACHE),
     REFUSED(shared_keys, "shared_keys (2)"),
     REFUSED(alignment, "alignment (1)"),
     REFUSED(prefix, "prefix"),
