@@ -2036,7 +2036,7 @@ static call_axes axes_of_call(const attn_params *p)
 }
 
 /* cells_listed counts the cells that a CSR mask lists whose heads have `rows` rows of cells. */
-static int64_t cells_listed(const attn_params *p, int64_t rows)
+COLD static int64_t cells_listed(const attn_params *p, int64_t rows)
 {
     const attn_block_mask *m = &p->block_mask;
     int64_t b, h, listed = 0;
@@ -2049,7 +2049,7 @@ static int64_t cells_listed(const attn_params *p, int64_t rows)
 }
 
 /* axes_in_use is axes_of_call for a call whose mask may be read. */
-static call_axes axes_in_use(const attn_params *p)
+COLD static call_axes axes_in_use(const attn_params *p)
 {
     call_axes x = axes_of_call(p);
     x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
