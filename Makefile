@@ -418,11 +418,11 @@ check-threads: ## real threads under ThreadSanitizer
 	  $(BUILD)/tsan/test SIMD="$(RUNNABLE_SIMD)")
 	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring
 
+ATTN_FUZZ ?= 1000000
 check-sanitize: ## all groups and a million random calls under ASan and UBSan
 	$(call submake,asan,$(CC),-O1 -g1 -fsanitize=address$(,)undefined $(SANITIZE),\
 	  $(BUILD)/asan/test ASSERT=1 SIMD="$(RUNNABLE_SIMD)")
-	$(NO_DEVICE) $(BUILD)/asan/test
-	ATTN_FUZZ=1000000 $(BUILD)/asan/test fuzz
+	$(NO_DEVICE) ATTN_FUZZ=$(ATTN_FUZZ) $(BUILD)/asan/test
 
 check-hash: ## the same bits from every compiler and flag at hand
 	sh tools/hash_matrix.sh $(BUILD)/hash
