@@ -480,6 +480,16 @@ static void set_roof(bench_run *run, const bench_result *r)
         run->roof = roof;
 }
 
+static void set_tile(bench_run *run, const bench_result *r)
+{
+    const kernel_loop loop = { (int)r->threads, run->p.parallel_for, run->p.parallel_user, 0, 0 };
+    if (run->path->device || run->c->seq_q <= FEW_ROWS || is_divided(run))
+        return;
+    run->tile = loop;
+    if (!kernel_loop_make(&run->tile, r->kernels, run->model.flops))
+        run->tile.threads = 0;
+}
+
 static int make_buffers(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     if (!make_inputs(x, first, run, r) || !place_keys(x, run, r))
@@ -496,6 +506,7 @@ static int make_buffers(bench_context *x, const bench_run *first, bench_run *run
     if (is_resident(run) && !on_device_place(&run->p, sizes, &run->device))
         return skip(r, "the device gave no memory: %.2f GiB", run->model.tensor_bytes / GIB);
     set_roof(run, r);
+    set_tile(run, r);
     return 1;
 }
 
@@ -609,14 +620,20 @@ int run_was_wrong(const bench_result *r)
 
 /* ---- timing */
 
-/* The call's rate and the reading loop's of the same moment. */
+/* The call's rate and its loops' of the same moment. */
 static void fill_rates(const bench_run *run, const measure_job *jobs, bench_result *r)
 {
     const measure_job *const timed = &jobs[run->job], *const loop = &jobs[run->roof_job];
+    const measure_job *const tile = &jobs[run->tile_job];
     if (reads_all(run))
         r->gbytes_per_s = run->model.kv_bytes / timed->result.seconds.p50 * 1e-9;
     if (timed->against)
         r->speedup = 1 / timed->ratio_p50;
+    if (run->tile.threads) {
+        const double flops = kernel_loop_flops(&run->tile);
+        r->kernel_loop_gflops = flops / tile->result.seconds.p50 * 1e-9;
+        r->pct_kernel_loop = 100 * tile->ratio_p50 * run->model.flops / flops;
+    }
     if (!run->roof.threads)
         return;
     r->read_gbytes_per_s = run->model.kv_bytes / loop->result.seconds.p50 * 1e-9;
@@ -726,15 +743,26 @@ static measure_job loop_job(bench_run *run)
     return job;
 }
 
-/* Calls and reading loops in turn, where there are loops. After a call comes the loop of the run
- * half of the group away: right after its own call it would find in the last cache what the call
- * had to fetch from memory, and several loops in a row would slow down the call behind them. */
+static measure_job tile_job(bench_run *run)
+{
+    const measure_job job = { .call = kernel_loop_run,
+                              .arg = &run->tile,
+                              .against = run->tile_job - run->job };
+    return job;
+}
+
+/* Calls and loops in turn, where there are loops. After a call come its kernel loop and the reading
+ * loop of the run half of the group away: right after its own call that would find in the last cache
+ * what the call had to fetch from memory, and several in a row would slow down the call behind
+ * them. */
 static int add_jobs(bench_run **runs, int n, measure_job *jobs)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
         bench_run *const other = runs[(i + n / 2) % n];
         runs[i]->job = count++;
+        if (runs[i]->tile.threads)
+            runs[i]->tile_job = count++;
         if (other->roof.threads)
             other->roof_job = count++;
     }
@@ -742,6 +770,8 @@ static int add_jobs(bench_run **runs, int n, measure_job *jobs)
         jobs[runs[i]->job] = call_job(runs[i]);
         if (runs[i]->roof.threads)
             jobs[runs[i]->roof_job] = loop_job(runs[i]);
+        if (runs[i]->tile.threads)
+            jobs[runs[i]->tile_job] = tile_job(runs[i]);
     }
     return count;
 }
@@ -755,7 +785,7 @@ static int iterations_of(const bench_run *run)
 /* Times the runs whose result has no reason to skip them. */
 static void time_them(const bench_context *x, bench_run *runs, int n, bench_result *results)
 {
-    measure_job jobs[2 * RUN_MAX_GROUP];
+    measure_job jobs[3 * RUN_MAX_GROUP];
     measure_plan plan = { runs->c->warmup, iterations_of(runs), x->min_time, 0 };
     double longest = 0;
     bench_run *timed_runs[RUN_MAX_GROUP];

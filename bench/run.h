@@ -77,10 +77,11 @@ typedef struct bench_run {
     attn_info info;
     void *q, *k, *v, *o, *workspace;
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
-    int job, roof_job; /* index of its call and of its reading loop among the timed ones */
+    int job, roof_job, tile_job;   /* indices of its call and its two loops among the timed ones */
     size_t workspace_bytes;
     double bytes_before; /* that the runs before it in its group take */
     reading roof;        /* of K and V; threads 0 = the case has many rows */
+    kernel_loop tile;    /* of its kernels; threads 0 = the case has few rows, or they have none */
     double running_before;
 } bench_run;
 

@@ -73,6 +73,9 @@
     MAYBE(pct_fma_peak, SHOWN("%peak", 5, 1, 1))                                                   \
     REAL(pct_set_peak, HIDDEN)                                                                     \
     MAYBE(pct_avx2_peak, HIDDEN)                                                                   \
+    MAYBE(kernel_loop_gflops, HIDDEN) /* of a register tile in L1, in turn */                      \
+    MAYBE(pct_kernel_loop,                                                                         \
+          SHOWN("%loop", 5, 1, 1)) /* the call's GFLOP/s / the loop's, median of pairs */          \
     MAYBE(gbytes_per_s, WIDE("GB/s", 5, 1, 1))                                                     \
     MAYBE(read_gbytes_per_s, HIDDEN) /* of a loop that reads k and v, in turn */                   \
     MAYBE(pct_read_bw,                                                                             \

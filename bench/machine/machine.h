@@ -113,6 +113,31 @@ int reading_usable(int i);
  * integers, if their other bytes are 0. A line is 64 bytes; what is left at the end is not read. */
 uint64_t reading_part(const reading *r, int64_t index);
 
+/* ---- kernel_loop.c: how fast a register tile of products runs from L1 now: the roof of calls bound
+ * by arithmetic.
+ *
+ *     kernel_loop loop = {2, pool_parallel_for, pool, 0, 0};
+ *     if (kernel_loop_make(&loop, "avx2", flops))
+ *         kernel_loop_run(&loop);        a measure_fn: each of the two threads runs the tile */
+
+typedef struct kernel_loop {
+    int threads; /* 0: no loop; 1: the two fields below are not used */
+    attn_parallel_for_fn parallel_for;
+    void *user;
+    int tile;       /* set by kernel_loop_make, as is what follows: of a kernel set, */
+    int64_t rounds; /* which each thread computes this often in a run */
+} kernel_loop;
+
+/* Chooses the tile of a kernel set, and rounds for a call of `flops`, within limits. 0 = there is no
+ * tile for this set or machine, or its sums are wrong. Not for two threads at a time. */
+int kernel_loop_make(kernel_loop *loop, const char *set, double flops);
+
+/* One run, 0. */
+int kernel_loop_run(void *loop);
+
+/* FLOPs of a run, of all threads. */
+double kernel_loop_flops(const kernel_loop *loop);
+
 /* ---- scalar.c: the portable kernels compiled without vectorisation. */
 
 /* The best portable set of attn.c, one number at a time: what a plain C loop gives. */

@@ -136,7 +136,7 @@ static void say_absent(const bench_result *results, int n)
 
 void report_legend(const bench_result *results, int n)
 {
-    double worst = -1, reads = 0;
+    double worst = -1, reads = 0, loops = 0;
     int64_t gemms = 0;
     say_absent(results, n);
     for (int i = 0; i < n; i++) {
@@ -144,6 +144,7 @@ void report_legend(const bench_result *results, int n)
             continue;
         worst = fmax(worst, results[i].err_tolerance);
         reads = fmax(reads, results[i].pct_read_bw);
+        loops = fmax(loops, results[i].pct_kernel_loop);
         if (results[i].gemms > gemms)
             gemms = results[i].gemms;
     }
@@ -155,6 +156,9 @@ void report_legend(const bench_result *results, int n)
     if (gemms > 0)
         say("of gradients GFLOP/s = 2 * visible pairs * (3 head_dim + 2 head_dim_v) / P50: five "
             "products, also\n  where two of them are computed twice\n");
+    if (loops > 0)
+        say("%%loop: of what a register tile of the kernel set reaches in L1, in turn with the "
+            "calls\n");
     if (reads > 0)
         say("%%read: time of a plain loop that reads the same k and v in turn with the calls / the "
             "call's\n");

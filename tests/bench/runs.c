@@ -61,6 +61,37 @@ static void check_reading_loops(void)
     expect(running < 0.34, "three threads on one CPU have a third of three", running);
 }
 
+/* ---- the kernel loop */
+
+static int has_tile(const char *set)
+{
+#ifdef __aarch64__
+    return !strncmp(set, "neon", 4);
+#else
+    return !strncmp(set, "avx", 3);
+#endif
+}
+
+static void check_kernel_loops(void)
+{
+    int parts = 0, runs = 0;
+    kernel_loop loop = { 3, one_by_one, &parts, 0, 0 };
+    for (int i = 0; attn_kernels_get(i); i++) {
+        const char *const set = attn_kernels_name(attn_kernels_get(i));
+        const int made = kernel_loop_make(&loop, set, 3e8);
+        expect(made == has_tile(set), "sets with a register tile have a loop, whose sums are right",
+               i);
+        if (!made)
+            continue;
+        expect(fabs(kernel_loop_flops(&loop) / (3e8 / 8) - 1) < 0.01,
+               "an eighth of the call's FLOPs", kernel_loop_flops(&loop));
+        expect(kernel_loop_run(&loop) == 0 && parts == 3 * ++runs, "each thread has its part",
+               parts);
+        expect(kernel_loop_make(&loop, set, 0) && loop.rounds > 0, "short calls have a loop, too",
+               (double)loop.rounds);
+    }
+}
+
 static void check_rates(bench_context *context)
 {
     case_list list = { .n = 0 };
@@ -80,6 +111,12 @@ static void check_rates(bench_context *context)
            r[0].pct_read_bw);
     expect(r[1].gbytes_per_s > 0 && r[1].read_gbytes_per_s == 0 && r[1].pct_read_bw == 0,
            "17 rows are not compared with it", r[1].pct_read_bw);
+    expect(r[0].pct_kernel_loop == 0, "few rows are not compared with products",
+           r[0].pct_kernel_loop);
+    expect(has_tile(r[1].kernels)
+               ? fabs(log(0.01 * r[1].pct_kernel_loop * r[1].kernel_loop_gflops / r[1].gflops)) < 1
+               : r[1].pct_kernel_loop == 0,
+           "%loop is about GFLOP/s over the loop's", r[1].pct_kernel_loop);
 }
 
 /* ---- layouts */
@@ -174,6 +211,7 @@ static void check_pair(bench_context *context)
 void check_runs(bench_context *context)
 {
     check_reading_loops();
+    check_kernel_loops();
     check_rates(context);
     check_data();
     check_layouts(context);
