@@ -77,6 +77,16 @@
 #define PREFETCH(p) ((void)(p))
 #endif
 
+/* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one that
+ * does nothing else. */
+#define PREFETCH_RUN(from, bytes)                                                                  \
+    do {                                                                                           \
+        const char *const from_ = (from);                                                          \
+        int64_t at_;                                                                               \
+        for (at_ = 0; at_ < (bytes); at_ += 64)                                                    \
+            PREFETCH(from_ + at_);                                                                 \
+    } while (0)
+
 /* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
@@ -2645,6 +2655,16 @@ typedef attn_sequence sequence;
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
+/* range_fn narrows [*lo, *hi) to what a mask leaves to a query at pos. */
+typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi);
+
+/* A range_list is those of the masks that are on. */
+typedef struct range_list {
+    int n;
+    range_fn at[3];
+} range_list;
+
 /* A lane is one row of a tile. */
 typedef struct lane {
     int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
@@ -2715,7 +2735,9 @@ typedef struct plan {
     int workers;
     int modified; /* Nonzero means that a modifier of logits is on. */
     int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
-    int ahead;    /* Nonzero means that products ask for what the next ones read. */
+    range_list ranges; /* ranges are those of the other masks. */
+    int ahead;         /* Nonzero means that products ask for what the next ones read. */
+    int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
 } plan;
 
 enum { KEYS, VALUES };
@@ -2763,7 +2785,7 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes. */
+    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
     int used;                 /* used counts the used lanes. */
     attn_lanes span;          /* span goes from the first of them to the last. */
     int64_t lo, hi;           /* It is the union of the lanes' ranges. */
@@ -4515,6 +4537,17 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
+/* wants_rows_ahead is for rows of Q and O, where they do not fit into L2, either: 1 to 3 % with heads of
+ * 64 and up to 1024 keys. */
+static int wants_rows_ahead(const problem *pr, const plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
+                               times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
+    const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
+    return pl->tuning.ahead && times(rows, bytes) > pl->tuning.item_bytes;
+}
+
 /* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
@@ -4539,6 +4572,7 @@ static void divide_plan(const problem *pr, plan *pl)
     int64_t most;
     plan_sharing(pr, pl);
     pl->ahead = wants_ahead(pr, pl);
+    pl->rows_ahead = wants_rows_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
@@ -4602,9 +4636,8 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
  */
 
 typedef struct mask_rule {
-    member on; /* The rule is active where this field is set. */
-    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
-    void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
+    member on;      /* The rule is active where this field is set. */
+    range_fn range; /* NULL means that the rule is no interval. */
     /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
@@ -4826,40 +4859,58 @@ static const mask_rule mask_rules[] = {
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
 };
 
-static int has_mask(const attn_params *p, int by_pair)
+/* asks_pairs tells whether a rule is on that is no interval. */
+static int asks_pairs(const attn_params *p)
 {
     int m = 0;
-    while (m < COUNT_OF(mask_rules) &&
-           !((mask_rules[m].row != NULL) == by_pair && is_set(p, mask_rules[m].on)))
+    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
         m++;
     return m < COUNT_OF(mask_rules);
 }
 
-/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi)
+static range_list ranges_of(const attn_params *p)
 {
+    range_list ranges = { 0, { NULL } };
     int m;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && is_set(p, mask_rules[m].on)) {
+            ATTN_ASSERT(ranges.n < COUNT_OF(ranges.at));
+            ranges.at[ranges.n++] = mask_rules[m].range;
+        }
+    return ranges;
+}
+
+/* plan_masks notes which masks are on, so that rows and tiles need not ask. */
+static void plan_masks(const attn_params *p, plan *pl)
+{
+    pl->by_pair = asks_pairs(p);
+    pl->ranges = ranges_of(p);
+}
+
+/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
+static inline void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
+                                 int64_t pos, int64_t *lo, int64_t *hi)
+{
+    int i;
     *lo = s->key_from;
     *hi = s->key_to;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && is_set(p, mask_rules[m].on))
-            mask_rules[m].range(p, s, pos, lo, hi);
+    for (i = 0; i < ranges->n; i++)
+        ranges->at[i](p, s, pos, lo, hi);
     if (*hi < *lo)
         *hi = *lo;
 }
 
 /* ---- pairs that are visible */
 
-static double sequence_pairs(const attn_params *p, int64_t b)
+static double sequence_pairs(const range_list *ranges, const attn_params *p, int64_t b)
 {
     const sequence s = sequence_of(p, b);
     double pairs = 0;
     int64_t i, lo, hi;
-    if (!has_mask(p, 0))
+    if (ranges->n == 0)
         return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
     for (i = s.row_from; i < s.row_to; i++) {
-        visible_range(p, &s, i + s.offset, &lo, &hi);
+        visible_range(ranges, p, &s, i + s.offset, &lo, &hi);
         pairs += (double)(hi - lo);
     }
     return pairs;
@@ -4867,11 +4918,12 @@ static double sequence_pairs(const attn_params *p, int64_t b)
 
 static double visible_pairs(const attn_params *p)
 {
+    const range_list ranges = ranges_of(p);
     const int64_t kinds = kinds_of(p);
     double pairs = 0;
     int64_t b;
     for (b = 0; b < kinds; b++)
-        pairs += sequence_pairs(p, b);
+        pairs += sequence_pairs(&ranges, p, b);
     return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }
 
@@ -4950,7 +5002,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->used = l->i < t->s.q_len;
     l->pos = l->i + t->s.offset;
     if (l->used)
-        visible_range(p, &t->s, l->pos, &l->lo, &l->hi);
+        visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
 }
 
 static void widen_lanes(attn_lanes *lanes, int r)
@@ -4960,16 +5012,20 @@ static void widen_lanes(attn_lanes *lanes, int r)
     lanes->end = r + 1;
 }
 
-static void widen_hull(tile *t, const lane *l)
+/* widen_hull makes the hull hold one more lane, `first` if there was none. */
+static void widen_hull(hull *h, const lane *l, int first)
 {
     const hull one = { l->head, l->head + 1, l->i, l->i + 1 };
-    hull *h = &t->hull;
-    if (t->used++ == 0)
+    if (first)
         *h = one;
     h->head_begin = min64(h->head_begin, one.head_begin);
     h->head_end = max64(h->head_end, one.head_end);
     h->i_begin = min64(h->i_begin, one.i_begin);
     h->i_end = max64(h->i_end, one.i_end);
+}
+
+static void widen_range(tile *t, const lane *l)
+{
     t->all_from = max64(t->all_from, l->lo);
     t->all_to = min64(t->all_to, l->hi);
     if (l->lo < l->hi && t->lo == t->hi) {
@@ -4981,13 +5037,18 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. Packing goes to a few
+ * lines of each of many rows, and would wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
+    const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
+    const char *row = (const char *)q->data + at * bytes_each;
+    if (t->pl->rows_ahead)
+        PREFETCH_RUN(row, dim * bytes_each);
     if (q->dtype == ATTN_F32)
-        return (const float *)q->data + at;
-    load_run(t->pl->kernels, q->dtype, space, q->data, at, t->pr->p.head_dim);
+        return (const float *)(const void *)row;
+    load_run(t->pl->kernels, q->dtype, space, row, 0, dim);
     return space;
 }
 
@@ -5019,7 +5080,10 @@ static int set_rows(tile *t, const row_choice *choice)
             c++;
         }
         if (l->used) {
-            widen_hull(t, l);
+            if (t->pl->by_pair)
+                widen_hull(&t->hull, l, t->used == 0);
+            t->used++;
+            widen_range(t, l);
             widen_lanes(&t->span, r);
             q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
         } else {
@@ -5739,6 +5803,8 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
         out[r] = t->stage + r * dim;
         if (at->used && in_place)
             out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
+        if (t->pl->rows_ahead)
+            PREFETCH_RUN((const char *)out[r], dim * (int64_t)sizeof(float));
     }
     t->pl->kernels->result(out, x, l, factor, dim);
     for (r = 0; r < t->pl->rows && !in_place; r++) {
@@ -6429,7 +6495,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { has_mask(p, 1), "a mask other than causal, window or chunked is on" },
+        { asks_pairs(p), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -6446,6 +6512,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
+    const range_list ranges = ranges_of(p);
     const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
@@ -6455,7 +6522,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
         if (s.q_len > 0 && s.key_base != first.key_base)
             return "key_base differs within the batch";
         for (i = 0; i < s.q_len; i++) {
-            visible_range(p, &s, i + s.offset, &lo, &hi);
+            visible_range(&ranges, p, &s, i + s.offset, &lo, &hi);
             if (lo > 0 || hi < keys)
                 return "a row does not see all of it";
         }
@@ -6987,7 +7054,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     begin_plan(pr, pl, small);
     pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes - FIXED_BYTES);
     pl->modified = has_modifier(&pr->p);
-    pl->by_pair = has_mask(&pr->p, 1);
+    plan_masks(&pr->p, pl);
     divide_plan(pr, pl);
     items = pl->split.parts ? TOO_BIG : pl->items;
     if (!small && !is_empty(&pr->p))
@@ -10516,6 +10583,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     pl->impl = pr->impl;
     pl->kernels = pr->p.kernels;
     pl->modified = has_modifier(&pr->p);
+    plan_masks(&pr->p, pl);
     plan_sizes(pr, g, asked, lay, pl);
     lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
     pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
@@ -12229,11 +12297,12 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
 /* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
+    const range_list ranges = ranges_of(p);
     int64_t i, lo, hi;
     *s = sequence_of(p, b);
     *from = *to = 0;
     for (i = s->row_from; i < s->row_to; i++) {
-        visible_range(p, s, i + s->offset, &lo, &hi);
+        visible_range(&ranges, p, s, i + s->offset, &lo, &hi);
         if (lo >= hi)
             continue;
         *from = *from < *to ? min64(*from, lo) : lo;

@@ -21,6 +21,16 @@ typedef attn_sequence sequence;
 #define ROW_AT(tensor, s, h, row)                                                                  \
     ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
 
+/* range_fn narrows [*lo, *hi) to what a mask leaves to a query at pos. */
+typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi);
+
+/* A range_list is those of the masks that are on. */
+typedef struct range_list {
+    int n;
+    range_fn at[3];
+} range_list;
+
 /* A lane is one row of a tile. */
 typedef struct lane {
     int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
@@ -91,7 +101,9 @@ typedef struct plan {
     int workers;
     int modified; /* Nonzero means that a modifier of logits is on. */
     int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
-    int ahead;    /* Nonzero means that products ask for what the next ones read. */
+    range_list ranges; /* ranges are those of the other masks. */
+    int ahead;         /* Nonzero means that products ask for what the next ones read. */
+    int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
 } plan;
 
 enum { KEYS, VALUES };
@@ -139,7 +151,7 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes. */
+    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
     int used;                 /* used counts the used lanes. */
     attn_lanes span;          /* span goes from the first of them to the last. */
     int64_t lo, hi;           /* It is the union of the lanes' ranges. */

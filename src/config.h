@@ -73,6 +73,16 @@
 #define PREFETCH(p) ((void)(p))
 #endif
 
+/* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one that
+ * does nothing else. */
+#define PREFETCH_RUN(from, bytes)                                                                  \
+    do {                                                                                           \
+        const char *const from_ = (from);                                                          \
+        int64_t at_;                                                                               \
+        for (at_ = 0; at_ < (bytes); at_ += 64)                                                    \
+            PREFETCH(from_ + at_);                                                                 \
+    } while (0)
+
 /* The word of CPU features may be written by several threads at once, always with one value. */
 #if defined __GNUC__
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)

@@ -54,7 +54,7 @@ static void plan_call(const problem *pr, plan *pl, int small, int64_t worker_byt
     begin_plan(pr, pl, small);
     pl->worker_bytes = min64(worker_bytes, pl->tuning.item_bytes - FIXED_BYTES);
     pl->modified = has_modifier(&pr->p);
-    pl->by_pair = has_mask(&pr->p, 1);
+    plan_masks(&pr->p, pl);
     divide_plan(pr, pl);
     items = pl->split.parts ? TOO_BIG : pl->items;
     if (!small && !is_empty(&pr->p))

@@ -10,9 +10,8 @@
 #include "problem.c"
 
 typedef struct mask_rule {
-    member on; /* The rule is active where this field is set. */
-    /* range narrows [*lo, *hi) for a query at pos; NULL means that the rule is no interval. */
-    void (*range)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo, int64_t *hi);
+    member on;      /* The rule is active where this field is set. */
+    range_fn range; /* NULL means that the rule is no interval. */
     /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive, int step);
@@ -234,40 +233,58 @@ static const mask_rule mask_rules[] = {
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
 };
 
-static int has_mask(const attn_params *p, int by_pair)
+/* asks_pairs tells whether a rule is on that is no interval. */
+static int asks_pairs(const attn_params *p)
 {
     int m = 0;
-    while (m < COUNT_OF(mask_rules) &&
-           !((mask_rules[m].row != NULL) == by_pair && is_set(p, mask_rules[m].on)))
+    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
         m++;
     return m < COUNT_OF(mask_rules);
 }
 
-/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static void visible_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi)
+static range_list ranges_of(const attn_params *p)
 {
+    range_list ranges = { 0, { NULL } };
     int m;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && is_set(p, mask_rules[m].on)) {
+            ATTN_ASSERT(ranges.n < COUNT_OF(ranges.at));
+            ranges.at[ranges.n++] = mask_rules[m].range;
+        }
+    return ranges;
+}
+
+/* plan_masks notes which masks are on, so that rows and tiles need not ask. */
+static void plan_masks(const attn_params *p, plan *pl)
+{
+    pl->by_pair = asks_pairs(p);
+    pl->ranges = ranges_of(p);
+}
+
+/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
+static inline void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
+                                 int64_t pos, int64_t *lo, int64_t *hi)
+{
+    int i;
     *lo = s->key_from;
     *hi = s->key_to;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && is_set(p, mask_rules[m].on))
-            mask_rules[m].range(p, s, pos, lo, hi);
+    for (i = 0; i < ranges->n; i++)
+        ranges->at[i](p, s, pos, lo, hi);
     if (*hi < *lo)
         *hi = *lo;
 }
 
 /* ---- pairs that are visible */
 
-static double sequence_pairs(const attn_params *p, int64_t b)
+static double sequence_pairs(const range_list *ranges, const attn_params *p, int64_t b)
 {
     const sequence s = sequence_of(p, b);
     double pairs = 0;
     int64_t i, lo, hi;
-    if (!has_mask(p, 0))
+    if (ranges->n == 0)
         return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
     for (i = s.row_from; i < s.row_to; i++) {
-        visible_range(p, &s, i + s.offset, &lo, &hi);
+        visible_range(ranges, p, &s, i + s.offset, &lo, &hi);
         pairs += (double)(hi - lo);
     }
     return pairs;
@@ -275,10 +292,11 @@ static double sequence_pairs(const attn_params *p, int64_t b)
 
 static double visible_pairs(const attn_params *p)
 {
+    const range_list ranges = ranges_of(p);
     const int64_t kinds = kinds_of(p);
     double pairs = 0;
     int64_t b;
     for (b = 0; b < kinds; b++)
-        pairs += sequence_pairs(p, b);
+        pairs += sequence_pairs(&ranges, p, b);
     return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }

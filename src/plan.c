@@ -281,6 +281,17 @@ static int wants_ahead(const problem *pr, const plan *pl)
            (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
 }
 
+/* wants_rows_ahead is for rows of Q and O, where they do not fit into L2, either: 1 to 3 % with heads of
+ * 64 and up to 1024 keys. */
+static int wants_rows_ahead(const problem *pr, const plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
+                               times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
+    const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
+    return pl->tuning.ahead && times(rows, bytes) > pl->tuning.item_bytes;
+}
+
 /* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
@@ -305,6 +316,7 @@ static void divide_plan(const problem *pr, plan *pl)
     int64_t most;
     plan_sharing(pr, pl);
     pl->ahead = wants_ahead(pr, pl);
+    pl->rows_ahead = wants_rows_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);

@@ -34,7 +34,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { has_mask(p, 1), "a mask other than causal, window or chunked is on" },
+        { asks_pairs(p), "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -51,6 +51,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
 {
     const attn_params *p = &pr->p;
     const sequence first = sequence_of(p, 0);
+    const range_list ranges = ranges_of(p);
     const int64_t kinds = kinds_of(p);
     int64_t b, i, lo, hi;
     if (first.kv_len < keys)
@@ -60,7 +61,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
         if (s.q_len > 0 && s.key_base != first.key_base)
             return "key_base differs within the batch";
         for (i = 0; i < s.q_len; i++) {
-            visible_range(p, &s, i + s.offset, &lo, &hi);
+            visible_range(&ranges, p, &s, i + s.offset, &lo, &hi);
             if (lo > 0 || hi < keys)
                 return "a row does not see all of it";
         }

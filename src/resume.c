@@ -235,11 +235,12 @@ static void end_of_chunk(attn_resumable *r, int64_t i)
 /* keys_of_entry finds the keys that some row of an entry sees. */
 static void keys_of_entry(const attn_params *p, int64_t b, sequence *s, int64_t *from, int64_t *to)
 {
+    const range_list ranges = ranges_of(p);
     int64_t i, lo, hi;
     *s = sequence_of(p, b);
     *from = *to = 0;
     for (i = s->row_from; i < s->row_to; i++) {
-        visible_range(p, s, i + s->offset, &lo, &hi);
+        visible_range(&ranges, p, s, i + s->offset, &lo, &hi);
         if (lo >= hi)
             continue;
         *from = *from < *to ? min64(*from, lo) : lo;

@@ -78,7 +78,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->used = l->i < t->s.q_len;
     l->pos = l->i + t->s.offset;
     if (l->used)
-        visible_range(p, &t->s, l->pos, &l->lo, &l->hi);
+        visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
 }
 
 static void widen_lanes(attn_lanes *lanes, int r)
@@ -88,16 +88,20 @@ static void widen_lanes(attn_lanes *lanes, int r)
     lanes->end = r + 1;
 }
 
-static void widen_hull(tile *t, const lane *l)
+/* widen_hull makes the hull hold one more lane, `first` if there was none. */
+static void widen_hull(hull *h, const lane *l, int first)
 {
     const hull one = { l->head, l->head + 1, l->i, l->i + 1 };
-    hull *h = &t->hull;
-    if (t->used++ == 0)
+    if (first)
         *h = one;
     h->head_begin = min64(h->head_begin, one.head_begin);
     h->head_end = max64(h->head_end, one.head_end);
     h->i_begin = min64(h->i_begin, one.i_begin);
     h->i_end = max64(h->i_end, one.i_end);
+}
+
+static void widen_range(tile *t, const lane *l)
+{
     t->all_from = max64(t->all_from, l->lo);
     t->all_to = min64(t->all_to, l->hi);
     if (l->lo < l->hi && t->lo == t->hi) {
@@ -109,13 +113,18 @@ static void widen_hull(tile *t, const lane *l)
     }
 }
 
-/* query_row gives query row `at` as f32: where it lies, or widened into `space`. */
+/* query_row gives query row `at` as f32: where it lies, or widened into `space`. Packing goes to a few
+ * lines of each of many rows, and would wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
+    const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
+    const char *row = (const char *)q->data + at * bytes_each;
+    if (t->pl->rows_ahead)
+        PREFETCH_RUN(row, dim * bytes_each);
     if (q->dtype == ATTN_F32)
-        return (const float *)q->data + at;
-    load_run(t->pl->kernels, q->dtype, space, q->data, at, t->pr->p.head_dim);
+        return (const float *)(const void *)row;
+    load_run(t->pl->kernels, q->dtype, space, row, 0, dim);
     return space;
 }
 
@@ -147,7 +156,10 @@ static int set_rows(tile *t, const row_choice *choice)
             c++;
         }
         if (l->used) {
-            widen_hull(t, l);
+            if (t->pl->by_pair)
+                widen_hull(&t->hull, l, t->used == 0);
+            t->used++;
+            widen_range(t, l);
             widen_lanes(&t->span, r);
             q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
         } else {

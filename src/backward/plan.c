@@ -272,6 +272,7 @@ static void plan_backward(const problem *pr, const attn_gradients *g, const attn
     pl->impl = pr->impl;
     pl->kernels = pr->p.kernels;
     pl->modified = has_modifier(&pr->p);
+    plan_masks(&pr->p, pl);
     plan_sizes(pr, g, asked, lay, pl);
     lay->row_tile_bytes = lay_grad_tile(pr, lay, pl, NULL);
     pl->slot_bytes = lay_desk(pr, lay, pl, NULL);
