@@ -4545,7 +4545,7 @@ static int wants_rows_ahead(const problem *pr, const plan *pl)
     const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
                                times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
     const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
-    return pl->tuning.ahead && times(rows, bytes) > pl->tuning.item_bytes;
+    return times(rows, bytes) > pl->tuning.item_bytes && pl->tuning.ahead;
 }
 
 /* begin_plan sets what does not depend on how rows and keys are divided. */
@@ -4888,8 +4888,8 @@ static void plan_masks(const attn_params *p, plan *pl)
 }
 
 /* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static inline void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
-                                 int64_t pos, int64_t *lo, int64_t *hi)
+static void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
+                          int64_t pos, int64_t *lo, int64_t *hi)
 {
     int i;
     *lo = s->key_from;

@@ -262,8 +262,8 @@ static void plan_masks(const attn_params *p, plan *pl)
 }
 
 /* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static inline void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
-                                 int64_t pos, int64_t *lo, int64_t *hi)
+static void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
+                          int64_t pos, int64_t *lo, int64_t *hi)
 {
     int i;
     *lo = s->key_from;

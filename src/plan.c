@@ -289,7 +289,7 @@ static int wants_rows_ahead(const problem *pr, const plan *pl)
     const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
                                times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
     const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
-    return pl->tuning.ahead && times(rows, bytes) > pl->tuning.item_bytes;
+    return times(rows, bytes) > pl->tuning.item_bytes && pl->tuning.ahead;
 }
 
 /* begin_plan sets what does not depend on how rows and keys are divided. */
