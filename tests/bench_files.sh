@@ -102,6 +102,27 @@ expect "tune: it says so" says '^stopped by Ctrl-C, after'
 expect "tune: no third size is tried" test "$(grep -c ' of .*, ms: ' "$work/out")" -eq 2
 expect "tune: the file says so" grep -q 'stopped by Ctrl-C before all' "$work/tuned/tuning.txt"
 expect "tune: the file is whole" test "$(tail -n 1 "$work/tuned/tuning.txt")" = end
+expect "memory: Ctrl-C: status 130" status 130 planted --plant-interrupt 3 memory --quick \
+    --csv "$work/stopped_memory.csv"
+expect "memory: it says so" says '^stopped by Ctrl-C: the points above are all'
+expect "memory: the third is the last" test "$(grep -c 'stopped by Ctrl-C$' "$work/out")" -eq 1
+expect "memory: those before it are written" test "$(wc -l < "$work/stopped_memory.csv")" -eq 3
+bench latency --quick --iters 2 --json "$work/whole.json"
+expect "Ctrl-C: no comparison with an older run" status 130 planted --plant-interrupt 3 latency \
+    --quick --iters 2 --baseline "$work/whole.json"
+expect "it says nothing of it" lacks 'compared' "$work/out"
+expect "Ctrl-C: a wrong result is status 1" status 1 planted --plant-interrupt 2 --plant-wrong qk \
+    --shape 1,2,2,64,64,32 --iters 3
+expect "it says that, too" says '^stopped by Ctrl-C: '
+twice() # in a shell of its own, which sees how it ends
+{
+    (planted --plant-interrupt 3 --plant-again latency --quick --iters 2 --csv "$work/again.csv"
+     test $? -eq 130) && test ! -e "$work/again.csv"
+}
+expect "a second Ctrl-C ends at once and writes nothing" twice
+deaf() { (trap '' INT; hearing=; planted "$@"); }
+expect "a job that ignores Ctrl-C is not stopped" deaf --plant-interrupt 3 latency --quick --iters 2
+expect "it says nothing of Ctrl-C" lacks 'Ctrl-C' "$work/err"
 bench --shape 1,1,1,8,8,8 --iters 1
 expect "a short one is not" lacks '^time  ' "$work/out"
 
@@ -193,9 +214,14 @@ stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
 stops 'no such preset or command: "selfcheck"; .bench --help. lists them' selfcheck
 stops 'no such preset or command: "latncy"; did you mean "latency"?' latncy
 stops 'no such preset or command: "kernel"; did you mean "kernels"?' latency kernel
+stops 'no such preset or command: "tyme"; did you mean "tune"?' tyme
+stops 'no such preset or command: "al"; did you mean "all"?' al
+stops 'no such preset or command: "pre"; .bench --help. lists them' pre
 stops 'no such mask: "causl"; did you mean "causal"?' --shape 1,1,1,8,8,8 --mask causl
 stops 'no such mask: "what"; .bench --list. lists them' --shape 1,1,1,8,8,8 --mask what
 stops 'no such path: "tield"; did you mean "tiled"?' --shape 1,1,1,8,8,8 --impl naive,tield
+stops 'no such path: "naiv"; did you mean "naive"?' --shape 1,1,1,8,8,8 --impl naiv
+stops 'no such path: "al"; did you mean "all"?' --shape 1,1,1,8,8,8 --impl al
 stops 'no such path: "what"; .bench info. lists them' --shape 1,1,1,8,8,8 --impl what
 stops 'unknown option "--max-seq"; did you mean "--max-seq-len"?' extreme --max-seq 4096
 stops 'unknown option "--shap"; did you mean "--shape"?' --shap 1,1,1,8,8,8

@@ -350,7 +350,7 @@ static attn_params decoding(int64_t heads, int64_t keys, int64_t dim, int worker
     attn_params p = { .batch = 1, .num_heads_q = 4 * heads, .num_heads_kv = heads };
     p.seq_len_q = 1;
     p.seq_len_kv = keys;
-    p.head_dim = dim;
+    p.head_dim = p.head_dim_v = dim;
     p.num_workers = workers;
     p.parallel_for = count_items;
     p.tuning = "attn-tuning 1 split_work 131072 end";
@@ -370,8 +370,12 @@ static void check_split(void)
                 const int even = heads % workers == 0 || heads >= 4 * workers;
                 const int few_keys = heads > 3 && lengths[k] <= ATTN_CHUNK; /* too little room */
                 const size_t most = (size_t)workers << 20;
+                const int fits = fits_memory(&p);
                 attn_info info;
-                CHECK(attn_explain(&p, &info) == ATTN_OK, "attn_explain: %s", info.reasons);
+                CHECK(attn_explain(&p, &info) == (fits ? ATTN_OK : ATTN_ERR_OVERFLOW),
+                      "attn_explain: %s", info.reasons);
+                if (!fits)
+                    continue;
                 CHECK(even ? info.key_parts == 1 : info.key_parts > 1 || few_keys,
                       "%d heads, %d workers, %d keys: %d parts", (int)heads, workers,
                       (int)lengths[k], info.key_parts);
@@ -409,11 +413,13 @@ static void check_large_states(void)
     }
 }
 
-/* The call takes a workspace of 1 MiB a worker at most. */
+/* The call takes a workspace of 1 MiB a worker at most, if its arrays can be in memory. */
 static void check_megabyte(const attn_params *p, const char *where)
 {
     size_t bytes = 0;
-    CHECK(attn_workspace_size(p, &bytes) == ATTN_OK, "attn_workspace_size failed");
+    const attn_status status = attn_workspace_size(p, &bytes);
+    CHECK(status == (fits_memory(p) ? ATTN_OK : ATTN_ERR_OVERFLOW), "attn_workspace_size: %d",
+          (int)status);
     CHECK(bytes <= (size_t)p->num_workers << 20,
           "%s, %s with %d rows: batch %d, heads %d/%d, %d x %d keys, width %d/%d, types %d %d, "
           "distance %d, base %d, part %d, ring %d, %d workers: %lu bytes",
@@ -519,11 +525,13 @@ static void check_split_kept(void)
 {
     static const int64_t lengths[] = { 600, 1023, 1500, 2048, 3500, 5000 },
                          prompts[] = { 1, 9, 6000 };
+    call c;
+    make_call(&c, 1, 4, 1, 1, 5000, 128, 128);
+    c.p.parallel_for = count_items;
     for (int n = 0; n < 8 * 6 * 3; n++) {
         const int workers = 2 + n / 18;
         const int64_t prompt = prompts[n / 6 % 3], keys = lengths[n % 6];
         const int64_t dim = prompt == 6000 ? 32 : 128; /* little memory for the prompt's tiles */
-        call c;
         size_t bytes = 0, one_row = 0;
         attn_params p = decoding(1, 6000, dim, workers);
         p.tuning = "attn-tuning 1 split_work 1024 end";
@@ -532,8 +540,8 @@ static void check_split_kept(void)
         CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "attn_workspace_size failed");
         CHECK(bytes >= one_row, "%d workers: %lu bytes for %d rows, %lu for one", workers,
               (unsigned long)bytes, (int)prompt, (unsigned long)one_row);
-        make_call(&c, 1, 4, 1, 1, keys, dim, dim);
-        c.p.parallel_for = count_items;
+        c.p.seq_len_kv = keys;
+        c.p.head_dim = c.p.head_dim_v = dim;
         c.p.num_workers = workers;
         c.p.tuning = p.tuning;
         check_all_items(&c.p, bytes, "shorter");

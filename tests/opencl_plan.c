@@ -204,16 +204,19 @@ static void check_shapes(void)
         attn_params p = shape_of(up_to(8), heads_kv * up_to(8), heads_kv, rows, keys, dim);
         attn_opencl_plan_info plan;
         int64_t base[8];
+        int fits;
         info.allocation_bytes >>= rng_int(0, 1) * 7;
         for (int b = 0; b < 8; b++)
             base[b] = rng_chance(50) ? up_to(100000) : 0;
         p.key_base = base;
         p.causal = (int)rng_int(0, 1);
         p.head_dim_v = up_to(700);
-        CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK, "%s", plan.why);
+        fits = fits_memory(&p);
+        CHECK(attn_opencl_plan(&info, &p, &plan) == (fits ? ATTN_OK : ATTN_ERR_OVERFLOW), "%s",
+              plan.why);
         refused += !plan.runs;
         CHECK(plan.runs == (strcmp(plan.why, "ok") == 0), "%s", plan.why);
-        CHECK(plan.runs || info.local_bytes < 24 << 10 ||
+        CHECK(plan.runs || !fits || info.local_bytes < 24 << 10 ||
                   strstr(plan.why, "exceed an array of the device") != NULL,
               "%s", plan.why);
         if (!plan.runs)

@@ -12,6 +12,31 @@
 
 /* ---- running ------------------------------------------------------------------------------- */
 
+/* The place of a tensor's last element, packed but for the distance between its rows. */
+static int64_t last_element(const attn_params *p, int64_t heads, int64_t rows, int64_t dim,
+                            ptrdiff_t stride_seq)
+{
+    const int64_t row = stride_seq != 0 ? stride_seq : dim;
+    return (p->batch * heads - 1) * rows * dim + (rows - 1) * row + dim - 1;
+}
+
+int fits_memory(const attn_params *p)
+{
+    const int64_t hq = p->num_heads_q, hk = p->num_heads_kv, nq = p->seq_len_q, nk = p->seq_len_kv;
+    const int64_t dim = p->head_dim, dim_v = p->head_dim_v;
+    const int64_t last[] = {
+        last_element(p, hq, nq, dim, 0),
+        last_element(p, hk, nk, dim, p->k.stride_seq),
+        last_element(p, hk, nk, dim_v, p->v.stride_seq),
+        last_element(p, hq, nq, dim_v, 0),
+    };
+    const int dtype[] = { p->q.dtype, p->k.dtype, p->v.dtype, p->o.dtype };
+    for (int i = 0; i < 4; i++)
+        if ((last[i] + 1) * (int64_t)dtype_size(dtype[i]) >= PTRDIFF_MAX / 4)
+            return 0;
+    return 1;
+}
+
 attn_params test_params(const attn_params *p)
 {
     attn_params q = *p;

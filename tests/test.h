@@ -266,6 +266,11 @@ void problem_new_output(test_problem *t);
 /* Nonzero: o, lse and stats have the same bits, where both have them. */
 int problem_same_bits(const test_problem *a, const test_problem *b);
 
+/* Whether q, k, v and o of these sizes can be in memory: each array has fewer bytes than a quarter of
+ * what a ptrdiff_t counts, 512 MiB in a 32-bit program. Else a call must be refused with
+ * ATTN_ERR_OVERFLOW. Head widths are given, and no stride but that of the rows of k and v. */
+int fits_memory(const attn_params *p);
+
 /* ---- running */
 
 /* A copy of *p with the options of T applied: kernels, impl and redo where p leaves them open. */

@@ -198,6 +198,7 @@ int memory_command(bench_context *x, int quick, bench_result *results, int *n)
             describe_case(lengths[i], curves[c].backward, &list);
             take_point(x, &list.cases[0], curves[c].impl, &results[*n]);
             say_point(&results[(*n)++]);
+            stop_step(x);
         }
     }
     say("\n");

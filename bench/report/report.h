@@ -215,7 +215,7 @@ int progress_due(double elapsed, double since_last);
 
 typedef struct bench_rank {
     const char *path;
-    int cases, won; /* timed; in which no path was faster */
+    int cases, won; /* timed; won, of equal paths by the later one */
     double share;   /* geometric mean over its cases of the best time / its own, by P50: 1 = always
                      * the fastest */
 } bench_rank;

@@ -4,7 +4,8 @@
  *     build/bench_test selfcheck [--threads N] [--device NAME]
  *     build/bench_test --plant-wrong qk|pv|outer|gradient ...    the bench with a wrong kernel
  *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one
- *     build/bench_test --plant-interrupt N ...                   or Ctrl-C during the N-th run or step */
+ *     build/bench_test --plant-interrupt N [--plant-again] ...   or Ctrl-C during the N-th run or step,
+ *                                                                twice */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,10 @@ static int take_faults(int argc, char **argv)
         const int wrong = !strcmp(argv[i], "--plant-wrong");
         const int slow = !strcmp(argv[i], "--plant-slowdown");
         const int interrupt = !strcmp(argv[i], "--plant-interrupt");
+        if (!strcmp(argv[i], "--plant-again")) {
+            faults.again = 1;
+            continue;
+        }
         if ((wrong || slow || interrupt) && i + 1 < argc)
             i++;
         else

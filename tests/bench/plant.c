@@ -297,7 +297,8 @@ static void plant_kernels(bench_run *run)
 int plant_watch(run_stage stage, bench_run *run, bench_result *r)
 {
     if ((stage == RUN_CALLED || stage == RUN_STEP) && faults.interrupt && !--faults.interrupt)
-        raise(SIGINT);
+        for (int n = 0; n <= faults.again; n++)
+            raise(SIGINT);
     if (stage == RUN_STEP)
         return 1;
     if (stage == RUN_DESCRIBED)

@@ -28,6 +28,7 @@ typedef struct plant_faults {
     keys_fault pages;
     int ranks;     /* the first rank has the keys of the last one */
     int interrupt; /* Ctrl-C after the first call of this run or in this step, from 1 */
+    int again;     /* and once more */
     int spoil; /* adds 1 to the first number of this row of the result, counted from 1; -1: changes
                 * its last bit, within every tolerance */
 } plant_faults;

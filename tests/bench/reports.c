@@ -17,7 +17,7 @@
 
 /* ---- ranking and verdicts, of rows made by hand */
 
-static bench_result row(const char *path, const char *name, int64_t length, double ms, double kib)
+bench_result row(const char *path, const char *name, int64_t length, double ms, double kib)
 {
     bench_result r;
     memset(&r, 0, sizeof r);
@@ -54,6 +54,17 @@ static void check_ranking(void)
            "then one that was timed once", ranks[1].share);
     expect(fabs(ranks[2].share - sqrt(0.25 * 0.5)) < 1e-12, "geometric mean of a share",
            ranks[2].share);
+}
+
+/* Of two that took equally long the later one counts as the faster. */
+static void check_ranking_of_equals(void)
+{
+    const bench_result rows[] = { row("naive", "a", 1, 2, 1), row("tiled", "a", 1, 2, 1) };
+    bench_rank ranks[2];
+    expect(ranking_of(rows, 2, ranks, 2) == 2 && ranks[0].share == 1 && ranks[1].share == 1,
+           "equal paths have equal shares", 0);
+    for (int i = 0; i < 2; i++)
+        expect(ranks[i].won == !strcmp(ranks[i].path, "tiled"), "the later one won", ranks[i].won);
 }
 
 /* Rows of cases among each other, as runs in turn leave them: the same ranks as case by case. */
@@ -109,6 +120,26 @@ static void check_verdicts(void)
     rows[7].kernels = "other";
     verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
     expect(v.cases == 3, "other kernels are not compared", v.cases);
+    rows[5].threads = 2;
+    verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
+    expect(v.cases == 2, "nor other threads", v.cases);
+    rows[0].kernels = rows[1].kernels = "scalar";
+    verdicts_of(VERDICT_TILED, rows, 10, &v, 1);
+    expect(v.cases == 1, "nor what was compiled without vectors", v.cases);
+}
+
+/* As fast as each other at 1000 keys: neither won. */
+static void check_even_verdicts(void)
+{
+    const bench_result rows[] = { row("naive", "a", 1000, 1, 1),  row("tiled", "a", 1000, 1, 1),
+                                  row("opencl", "a", 1000, 1, 1), row("naive", "b", 2000, 2, 1),
+                                  row("tiled", "b", 2000, 1, 1),  row("opencl", "b", 2000, 2, 1) };
+    bench_verdict v;
+    verdicts_of(VERDICT_TILED, rows, 6, &v, 1);
+    expect(v.won == 1 && v.crossover == 2000, "who is as fast has not won", v.won);
+    expect(v.shortest == 1000 && v.longest == 2000, "lengths of a verdict", (double)v.longest);
+    verdicts_of(VERDICT_DEVICE, rows, 6, &v, 1);
+    expect(v.cases == 2, "of equal paths of the CPU one counts", v.cases);
 }
 
 /* Time by the square, pairs and workspace by the length; a case that differs in more, or a third
@@ -143,7 +174,10 @@ static void check_words(void)
 {
     expect(words_are(VERDICT_TILED, 1.51, "tiled is much faster") &&
                words_are(VERDICT_TILED, 1.5, "tiled is faster") &&
-               words_are(VERDICT_TILED, 1, "about the same speed") &&
+               words_are(VERDICT_TILED, 1.06, "tiled is faster") &&
+               words_are(VERDICT_TILED, 1.05, "about the same speed") &&
+               words_are(VERDICT_TILED, 0.96, "about the same speed") &&
+               words_are(VERDICT_TILED, 0.95, "naive is faster") &&
                words_are(VERDICT_TILED, 0.9, "naive is faster"),
            "words of a speed-up", 0);
     expect(words_are(VERDICT_DEVICE, 1.51, "the device is much faster") &&
@@ -249,6 +283,12 @@ static void check_winners(void)
     report_winners(rows, WINNER_ROWS, w, 2);
     expect(!strcmp(w->over, "auto") && w->cases == 1 && w->won == 1,
            "a skipped row is not compared", w->cases);
+    fill_winner_rows(rows);
+    snprintf(rows[0].skipped, sizeof rows[0].skipped, "why not");
+    rows[3].ms_p50 = 4;
+    report_winners(rows, WINNER_ROWS, w, 2);
+    expect(!strcmp(w->over, "naive") && w->cases == 2 && w->won == 1,
+           "nor one of the other path, and who is as fast has not won", w->won);
 }
 
 /* Rows of naive and tiled for every case of the list. */
@@ -364,8 +404,10 @@ static void check_written_winners(const bench_context *x)
 void check_reports(bench_context *context)
 {
     check_ranking();
+    check_ranking_of_equals();
     check_ranking_of_many();
     check_verdicts();
+    check_even_verdicts();
     check_exponents();
     check_words();
     check_device_verdicts();

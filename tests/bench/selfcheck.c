@@ -29,6 +29,7 @@ static void check_all(bench_context *context)
     check_tunings(context);
     check_paths(context);
     check_reports(context);
+    check_printed();
     check_files();
 }
 

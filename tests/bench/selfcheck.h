@@ -28,6 +28,10 @@ void check_tunings(bench_context *context);   /* tuning.c */
 void check_paths(bench_context *context);     /* paths.c: with phases */
 void check_devices(bench_context *context);   /* devices.c */
 void check_reports(bench_context *context);   /* reports.c: rankings, verdicts, winners */
+void check_printed(void);                     /* printed.c: what the summary says */
 void check_files(void);                       /* files.c: costs, exponents, JSON, baseline */
+
+/* A row of preset p, scenario s, timed on one thread (reports.c). */
+bench_result row(const char *path, const char *name, int64_t length, double ms, double kib);
 
 #endif
