@@ -11,22 +11,46 @@ static void apply_softcap(tile *t, float *s, int64_t j0, int n)
     t->pl->kernels->softcap(s, n, t->pr->cap2, t->pr->icap2);
 }
 
+/* bias_rows points t->row_in to n biases of each lane from key j on: f32 as they lie side by side, and
+ * others widened into t->stage. */
+static void bias_rows(tile *t, int64_t j, int n)
+{
+    const attn_bias *bias = &t->pr->p.bias;
+    float (*load)(const void *, int64_t) = storages[bias->dtype].load;
+    int r, i;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        float *space = t->stage + r * n;
+        int64_t at;
+        t->row_in[r] = space;
+        if (!l->used) {
+            memset(space, 0, (size_t)n * sizeof *space);
+            continue;
+        }
+        at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
+             (t->s.column + j) * bias->stride_kv;
+        if (bias->stride_kv == 1 && bias->dtype == ATTN_F32)
+            t->row_in[r] = (const float *)bias->data + at;
+        else if (bias->stride_kv == 1)
+            load_run(t->pl->kernels, bias->dtype, space, bias->data, at, n);
+        else
+            for (i = 0; i < n; i++)
+                space[i] = load(bias->data, at + i * bias->stride_kv);
+    }
+}
+
 static void apply_bias(tile *t, float *s, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
-    const attn_bias *bias = &p->bias;
-    float (*load)(const void *, int64_t) = storages[bias->dtype].load;
     const int rows = t->pl->rows;
+    const int most = (int)min64(n, max64(p->head_dim, p->head_dim_v)); /* of t->stage */
     int j, r;
-    for (r = 0; r < rows; r++) {
-        const lane *l = &t->lanes[r];
-        int64_t at = 0;
+    for (r = 0; r < rows; r++)
         t->lane_values[r] = LOG2E_HI;
-        if (l->used)
-            at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
-                 (t->s.column + j0) * bias->stride_kv;
-        for (j = 0; j < n; j++)
-            t->x_tile[j * rows + r] = l->used ? load(bias->data, at + j * bias->stride_kv) : 0.0f;
+    for (j = 0; j < n; j += most) {
+        const int count = n - j < most ? n - j : most;
+        bias_rows(t, j0 + j, count);
+        t->pl->kernels->pack(t->x_tile + j * rows, t->row_in, count);
     }
     t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
 }
