@@ -72,13 +72,15 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2, */
+#define PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 3) /* or into L1. */
 #else
 #define PREFETCH(p) ((void)(p))
+#define PREFETCH_NEAR(p) ((void)(p))
 #endif
 
-/* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one that
- * does nothing else. */
+/* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one
+ * that does nothing else. */
 #define PREFETCH_RUN(from, bytes)                                                                  \
     do {                                                                                           \
         const char *const from_ = (from);                                                          \
@@ -2722,7 +2724,8 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, eight;
+    int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, states, row_tile_bytes;
@@ -2777,8 +2780,9 @@ typedef struct tile {
     int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair. */
-    uint8_t *alive;
+    /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
+     * [8][rows] of it. */
+    uint8_t *alive, *eight;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
@@ -4356,7 +4360,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->lane_keys = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
-    pl->alive = place(&at, rows * keys, sizeof(uint8_t));
+    pl->alive = place(&at, rows * keys + 8, sizeof(uint8_t)); /* turn_eight reads whole words. */
+    pl->eight = place(&at, 8 * rows, sizeof(uint8_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
@@ -4638,15 +4643,18 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 typedef struct mask_rule {
     member on;      /* The rule is active where this field is set. */
     range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                uint8_t *alive, int step);
+                uint8_t *alive);
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
     /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
+
+/* EVERY_BYTE repeats a byte in a word of 64 bits. */
+#define EVERY_BYTE(byte) (UINT64_C(0x0101010101010101) * (byte))
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -4680,20 +4688,20 @@ static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, 
 }
 
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
+                         uint8_t *alive)
 {
     const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
     const int32_t *kv = p->kv_segments + s->column +
                         (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
     int t;
     for (t = 0; t < n; t++)
-        alive[t * step] &= q[at->i] == kv[j0 + t];
+        alive[t] &= q[at->i] == kv[j0 + t];
 }
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
  * descending order, as the keys are visited. */
 static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
     const int64_t first_node = s->kv_len - s->q_len;
@@ -4703,7 +4711,7 @@ static void tree_row(const attn_params *p, const sequence *s, const lane *at, in
         const int64_t node = j0 + t - first_node;
         while (ancestor > node)
             ancestor = parents[ancestor];
-        alive[t * step] &= ancestor == node;
+        alive[t] &= ancestor == node;
     }
 }
 
@@ -4719,15 +4727,36 @@ static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
     return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
 }
 
+/* hide_zeros clears alive[t] where data[t] is 0, or where it is not, eight keys at a time. */
+static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
+{
+    const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
+    uint64_t x, seen;
+    int t;
+    for (t = 0; t + 8 <= n; t += 8) {
+        memcpy(&x, data + t, sizeof x);
+        memcpy(&seen, alive + t, sizeof seen);
+        seen &= (((((x & low) + low) | x) >> 7) & ones) ^ flip;
+        memcpy(alive + t, &seen, sizeof seen);
+    }
+    for (; t < n; t++)
+        alive[t] &= (data[t] != 0) != invert;
+}
+
 static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const attn_mask *m = &p->bool_mask;
     const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
     const int invert = m->invert != 0;
     int t;
+    if (m->stride_kv == 1) {
+        PREFETCH_NEAR(data + n); /* The next tile reads a line of each of many rows. */
+        hide_zeros(alive, data, n, invert);
+        return;
+    }
     for (t = 0; t < n; t++)
-        alive[t * step] &= (data[t * m->stride_kv] != 0) != invert;
+        alive[t] &= (data[t * m->stride_kv] != 0) != invert;
 }
 
 static int bit_of(const uint8_t *bits, int64_t index)
@@ -4737,14 +4766,14 @@ static int bit_of(const uint8_t *bits, int64_t index)
 }
 
 static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const attn_mask *m = &p->bit_mask;
     const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
     const int invert = m->invert != 0;
     int t;
     for (t = 0; t < n; t++)
-        alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+        alive[t] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 
 /* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
@@ -4783,7 +4812,7 @@ static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int
 
 /* cells_row takes one look-up a cell and not a key. */
 static void cells_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                      uint8_t *alive, int step)
+                      uint8_t *alive)
 {
     const attn_block_mask *m = &p->block_mask;
     const int64_t size = m->block_k, row = at->i / m->block_q;
@@ -4793,7 +4822,7 @@ static void cells_row(const attn_params *p, const sequence *s, const lane *at, i
         const int64_t end = min64(n, (column + 1) * size - j0);
         const int visible = first_cell(m, s->b, at->head, row, column, column + 1) == column;
         for (; t < end && !visible; t++)
-            alive[t * step] = 0;
+            alive[t] = 0;
         t = (int)end;
     }
 }
@@ -4824,13 +4853,13 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
 }
 
 static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
+                         uint8_t *alive)
 {
     int t;
     for (t = 0; t < n; t++) {
         const attn_pair pair = pair_of(s, at, j0 + t);
-        if (alive[t * step])
-            alive[t * step] = p->mask(p->callback_user, &pair) != 0;
+        if (alive[t])
+            alive[t] = p->mask(p->callback_user, &pair) != 0;
     }
 }
 
@@ -4950,6 +4979,7 @@ static void set_scratch(tile *t, char *slot)
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);
+    t->eight = (uint8_t *)(slot + pl->eight);
     t->matrix = (float *)(void *)(slot + pl->matrix);
     t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
     t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
@@ -5268,50 +5298,53 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
+/* alive_row gives the keys of lane r in t->alive, from key j on. */
+static uint8_t *alive_row(const tile *t, int r, int64_t j)
+{
+    return t->alive + (int64_t)r * t->pl->keys + (j - t->alive_from);
+}
+
+/* fill_ranges sets t->alive from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
-    int begin, end, j, r;
+    int begin, end, r;
     t->alive_from = j0;
-    memset(t->alive, 1, (size_t)(n * rows));
+    memset(t->alive, 1, (size_t)rows * (size_t)t->pl->keys);
     for (r = 0; r < rows && !(all_see(t, j0, n) && t->used == rows); r++) {
+        uint8_t *row = alive_row(t, r, j0);
         lane_range(t, r, j0, n, &begin, &end);
-        for (j = 0; j < n; j++)
-            t->alive[j * rows + r] = j >= begin && j < end;
+        end = begin < end ? end : begin;
+        memset(row, 0, (size_t)begin);
+        memset(row + end, 0, (size_t)(n - end));
     }
 }
 
-/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
- * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
- * multiple of 4 lanes. */
-static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
-                       uint32_t *all)
+/* join_row tells whether any and whether all of n keys of a row of t->alive are alive. */
+static void join_row(const uint8_t *row, int n, int *any, int *all)
 {
-    int j;
-    *any = 0;
-    *all = 0x01010101u;
-    for (j = 0; j < n; j++) {
-        uint32_t four;
-        memcpy(&four, alive + j * t->pl->rows + r, sizeof four);
-        *any |= four;
-        *all &= four;
+    uint64_t eight, some = 0, every = EVERY_BYTE(1);
+    int k;
+    for (k = 0; k + 8 <= n; k += 8) {
+        memcpy(&eight, row + k, sizeof eight);
+        some |= eight;
+        every &= eight;
     }
+    for (; k < n; k++) {
+        some |= row[k];
+        every &= EVERY_BYTE(row[k]);
+    }
+    *any = some != 0;
+    *all = every == EVERY_BYTE(1);
 }
 
-static int count_class(const tile *t, int n)
+static int count_class(const tile *t, int64_t j0, int n)
 {
-    uint32_t any, all, seen = 0, missing = 0;
-    int r, i;
-    for (r = 0; r < t->pl->rows; r += 4) {
-        uint8_t used[4];
-        uint32_t wanted;
-        for (i = 0; i < 4; i++)
-            used[i] = t->lanes[r + i].used != 0;
-        memcpy(&wanted, used, sizeof wanted);
-        join_alive(t, t->alive, n, r, &any, &all);
+    int r, any, all, seen = 0, missing = 0;
+    for (r = t->span.begin; r < t->span.end; r++) {
+        join_row(alive_row(t, r, j0), n, &any, &all);
         seen |= any;
-        missing |= wanted & ~all;
+        missing |= t->lanes[r].used && !all;
     }
     return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
@@ -5321,7 +5354,7 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
     int r;
     for (r = 0; r < t->pl->rows; r++)
         if (t->lanes[r].used)
-            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
+            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, alive_row(t, r, j0));
 }
 
 /* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
@@ -5345,7 +5378,7 @@ static int tile_class(tile *t, int64_t j0, int n)
         t->by_pair = 1;
         ask_rows(t, rule, j0, n);
     }
-    return t->by_pair ? count_class(t, n) : class_so_far;
+    return t->by_pair ? count_class(t, j0, n) : class_so_far;
 }
 
 /* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
@@ -5364,19 +5397,58 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 /* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
-    const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
     attn_lanes lanes = { 0, 0 };
-    uint32_t any, all;
-    int r, i;
-    for (r = 0; r < t->pl->rows; r += 4) {
-        uint8_t lane_any[4];
-        join_alive(t, alive, n, r, &any, &all);
-        memcpy(lane_any, &any, sizeof any);
-        for (i = 0; i < 4 && any; i++)
-            if (lane_any[i])
-                widen_lanes(&lanes, r + i);
+    int r, any, all;
+    for (r = t->span.begin; r < t->span.end; r++) {
+        join_row(alive_row(t, r, from), n, &any, &all);
+        if (any)
+            widen_lanes(&lanes, r);
     }
     return lanes;
+}
+
+/* swap_parts exchanges the bits of a above `bits` that `low` has there with those that it has in b. */
+static inline void swap_parts(uint64_t *a, uint64_t *b, int bits, uint64_t low)
+{
+    const uint64_t x = ((*a >> bits) ^ *b) & low;
+    *b ^= x;
+    *a ^= x << bits;
+}
+
+/* turn_bytes makes byte j of word i byte i of word j, counted from the lowest: halves, then pairs, then
+ * bytes change places. */
+static void turn_bytes(uint64_t w[8])
+{
+    int i;
+    for (i = 0; i < 4; i++)
+        swap_parts(&w[i], &w[i + 4], 32, UINT64_C(0x00000000ffffffff));
+    for (i = 0; i < 8; i += 4) {
+        swap_parts(&w[i], &w[i + 2], 16, UINT64_C(0x0000ffff0000ffff));
+        swap_parts(&w[i + 1], &w[i + 3], 16, UINT64_C(0x0000ffff0000ffff));
+    }
+    for (i = 0; i < 8; i += 2)
+        swap_parts(&w[i], &w[i + 1], 8, UINT64_C(0x00ff00ff00ff00ff));
+}
+
+/* turn_eight turns what t->alive has of 8 keys from key j on: t->eight is [8][rows]. The first byte of a
+ * word is its lowest, or else its highest, and all goes backwards. */
+static void turn_eight(tile *t, int64_t j)
+{
+    const int rows = t->pl->rows;
+    const uint16_t one = 1;
+    uint8_t lowest;
+    int i, r, back;
+    memcpy(&lowest, &one, sizeof lowest);
+    back = lowest ? 0 : 7;
+    for (r = 0; r < rows; r += 8) {
+        const int count = rows - r < 8 ? rows - r : 8;
+        uint64_t w[8] = { 0 };
+        for (i = 0; i < count; i++)
+            memcpy(&w[i ^ back], alive_row(t, r + i, j), sizeof *w);
+        turn_bytes(w);
+        for (i = 0; i < 8; i++)
+            memcpy(t->eight + i * rows + r, &w[i ^ back], (size_t)count);
+    }
 }
 
 /* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
@@ -5516,13 +5588,22 @@ static int has_modifier(const attn_params *p)
     return any;
 }
 
+static void hide_pairs(tile *t, float *s, int64_t j0, int n)
+{
+    int j;
+    for (j = 0; j < n; j += 8) {
+        turn_eight(t, j0 + j);
+        t->pl->kernels->hide(s + j * t->pl->rows, t->eight, n - j < 8 ? n - j : 8);
+    }
+}
+
 /* Dead keys become -inf; unused lanes see none. */
 static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
 {
     const int rows = t->pl->rows;
     int *begin = t->lane_keys, *end = begin + rows, r, all = 1;
     if (class == ATTN_TILE_PARTIAL && t->by_pair) {
-        t->pl->kernels->hide(s, t->alive + (j0 - t->alive_from) * rows, n);
+        hide_pairs(t, s, j0, n);
         return;
     }
     if ((class == ATTN_TILE_FULL || all_see(t, j0, n)) && t->used == rows)
@@ -10504,7 +10585,8 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, x, pairs),
         PART(desk, blank.lane_values, 3 * rows),
         PART(desk, blank.lane_keys, 2 * rows),
-        PART(desk, blank.alive, pairs),
+        PART(desk, blank.alive, pairs + 8), /* turn_eight reads whole words. */
+        PART(desk, blank.eight, 8 * rows),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
         PART(desk, part[KEYS], times(keys, pitch)),
         PART(desk, total[KEYS], times(lay->max_keys, pitch)),

@@ -88,7 +88,8 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, copy[2];
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, eight;
+    int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, states, row_tile_bytes;
@@ -143,8 +144,9 @@ typedef struct tile {
     int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [keys][rows] from key alive_from on, for PARTIAL tiles of rules by pair. */
-    uint8_t *alive;
+    /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
+     * [8][rows] of it. */
+    uint8_t *alive, *eight;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;

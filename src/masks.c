@@ -12,15 +12,18 @@
 typedef struct mask_rule {
     member on;      /* The rule is active where this field is set. */
     range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t * step] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                uint8_t *alive, int step);
+                uint8_t *alive);
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
     /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
     int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                     int64_t end);
 } mask_rule;
+
+/* EVERY_BYTE repeats a byte in a word of 64 bits. */
+#define EVERY_BYTE(byte) (UINT64_C(0x0101010101010101) * (byte))
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -54,20 +57,20 @@ static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, 
 }
 
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
+                         uint8_t *alive)
 {
     const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
     const int32_t *kv = p->kv_segments + s->column +
                         (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
     int t;
     for (t = 0; t < n; t++)
-        alive[t * step] &= q[at->i] == kv[j0 + t];
+        alive[t] &= q[at->i] == kv[j0 + t];
 }
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
  * descending order, as the keys are visited. */
 static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
     const int64_t first_node = s->kv_len - s->q_len;
@@ -77,7 +80,7 @@ static void tree_row(const attn_params *p, const sequence *s, const lane *at, in
         const int64_t node = j0 + t - first_node;
         while (ancestor > node)
             ancestor = parents[ancestor];
-        alive[t * step] &= ancestor == node;
+        alive[t] &= ancestor == node;
     }
 }
 
@@ -93,15 +96,36 @@ static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
     return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
 }
 
+/* hide_zeros clears alive[t] where data[t] is 0, or where it is not, eight keys at a time. */
+static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
+{
+    const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
+    uint64_t x, seen;
+    int t;
+    for (t = 0; t + 8 <= n; t += 8) {
+        memcpy(&x, data + t, sizeof x);
+        memcpy(&seen, alive + t, sizeof seen);
+        seen &= (((((x & low) + low) | x) >> 7) & ones) ^ flip;
+        memcpy(alive + t, &seen, sizeof seen);
+    }
+    for (; t < n; t++)
+        alive[t] &= (data[t] != 0) != invert;
+}
+
 static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const attn_mask *m = &p->bool_mask;
     const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
     const int invert = m->invert != 0;
     int t;
+    if (m->stride_kv == 1) {
+        PREFETCH_NEAR(data + n); /* The next tile reads a line of each of many rows. */
+        hide_zeros(alive, data, n, invert);
+        return;
+    }
     for (t = 0; t < n; t++)
-        alive[t * step] &= (data[t * m->stride_kv] != 0) != invert;
+        alive[t] &= (data[t * m->stride_kv] != 0) != invert;
 }
 
 static int bit_of(const uint8_t *bits, int64_t index)
@@ -111,14 +135,14 @@ static int bit_of(const uint8_t *bits, int64_t index)
 }
 
 static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive, int step)
+                     uint8_t *alive)
 {
     const attn_mask *m = &p->bit_mask;
     const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
     const int invert = m->invert != 0;
     int t;
     for (t = 0; t < n; t++)
-        alive[t * step] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+        alive[t] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 
 /* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
@@ -157,7 +181,7 @@ static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int
 
 /* cells_row takes one look-up a cell and not a key. */
 static void cells_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                      uint8_t *alive, int step)
+                      uint8_t *alive)
 {
     const attn_block_mask *m = &p->block_mask;
     const int64_t size = m->block_k, row = at->i / m->block_q;
@@ -167,7 +191,7 @@ static void cells_row(const attn_params *p, const sequence *s, const lane *at, i
         const int64_t end = min64(n, (column + 1) * size - j0);
         const int visible = first_cell(m, s->b, at->head, row, column, column + 1) == column;
         for (; t < end && !visible; t++)
-            alive[t * step] = 0;
+            alive[t] = 0;
         t = (int)end;
     }
 }
@@ -198,13 +222,13 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
 }
 
 static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive, int step)
+                         uint8_t *alive)
 {
     int t;
     for (t = 0; t < n; t++) {
         const attn_pair pair = pair_of(s, at, j0 + t);
-        if (alive[t * step])
-            alive[t * step] = p->mask(p->callback_user, &pair) != 0;
+        if (alive[t])
+            alive[t] = p->mask(p->callback_user, &pair) != 0;
     }
 }
 

@@ -35,50 +35,53 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_ranges sets alive[key][lane] from the ranges alone, and 0 for unused lanes. */
+/* alive_row gives the keys of lane r in t->alive, from key j on. */
+static uint8_t *alive_row(const tile *t, int r, int64_t j)
+{
+    return t->alive + (int64_t)r * t->pl->keys + (j - t->alive_from);
+}
+
+/* fill_ranges sets t->alive from the ranges alone, and 0 for unused lanes. */
 static void fill_ranges(tile *t, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
-    int begin, end, j, r;
+    int begin, end, r;
     t->alive_from = j0;
-    memset(t->alive, 1, (size_t)(n * rows));
+    memset(t->alive, 1, (size_t)rows * (size_t)t->pl->keys);
     for (r = 0; r < rows && !(all_see(t, j0, n) && t->used == rows); r++) {
+        uint8_t *row = alive_row(t, r, j0);
         lane_range(t, r, j0, n, &begin, &end);
-        for (j = 0; j < n; j++)
-            t->alive[j * rows + r] = j >= begin && j < end;
+        end = begin < end ? end : begin;
+        memset(row, 0, (size_t)begin);
+        memset(row + end, 0, (size_t)(n - end));
     }
 }
 
-/* join_alive tells what `alive`, a part of t->alive, has for lanes r to r+3 of n keys, a byte a
- * lane: *any gets 1 if one of the keys is alive, and *all gets 1 if every one is. Tiles have a
- * multiple of 4 lanes. */
-static void join_alive(const tile *t, const uint8_t *alive, int n, int r, uint32_t *any,
-                       uint32_t *all)
+/* join_row tells whether any and whether all of n keys of a row of t->alive are alive. */
+static void join_row(const uint8_t *row, int n, int *any, int *all)
 {
-    int j;
-    *any = 0;
-    *all = 0x01010101u;
-    for (j = 0; j < n; j++) {
-        uint32_t four;
-        memcpy(&four, alive + j * t->pl->rows + r, sizeof four);
-        *any |= four;
-        *all &= four;
+    uint64_t eight, some = 0, every = EVERY_BYTE(1);
+    int k;
+    for (k = 0; k + 8 <= n; k += 8) {
+        memcpy(&eight, row + k, sizeof eight);
+        some |= eight;
+        every &= eight;
     }
+    for (; k < n; k++) {
+        some |= row[k];
+        every &= EVERY_BYTE(row[k]);
+    }
+    *any = some != 0;
+    *all = every == EVERY_BYTE(1);
 }
 
-static int count_class(const tile *t, int n)
+static int count_class(const tile *t, int64_t j0, int n)
 {
-    uint32_t any, all, seen = 0, missing = 0;
-    int r, i;
-    for (r = 0; r < t->pl->rows; r += 4) {
-        uint8_t used[4];
-        uint32_t wanted;
-        for (i = 0; i < 4; i++)
-            used[i] = t->lanes[r + i].used != 0;
-        memcpy(&wanted, used, sizeof wanted);
-        join_alive(t, t->alive, n, r, &any, &all);
+    int r, any, all, seen = 0, missing = 0;
+    for (r = t->span.begin; r < t->span.end; r++) {
+        join_row(alive_row(t, r, j0), n, &any, &all);
         seen |= any;
-        missing |= wanted & ~all;
+        missing |= t->lanes[r].used && !all;
     }
     return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
@@ -88,7 +91,7 @@ static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
     int r;
     for (r = 0; r < t->pl->rows; r++)
         if (t->lanes[r].used)
-            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->alive + r, t->pl->rows);
+            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, alive_row(t, r, j0));
 }
 
 /* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
@@ -112,7 +115,7 @@ static int tile_class(tile *t, int64_t j0, int n)
         t->by_pair = 1;
         ask_rows(t, rule, j0, n);
     }
-    return t->by_pair ? count_class(t, n) : class_so_far;
+    return t->by_pair ? count_class(t, j0, n) : class_so_far;
 }
 
 /* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
@@ -131,19 +134,58 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
 /* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
-    const uint8_t *alive = t->alive + (from - t->alive_from) * t->pl->rows;
     attn_lanes lanes = { 0, 0 };
-    uint32_t any, all;
-    int r, i;
-    for (r = 0; r < t->pl->rows; r += 4) {
-        uint8_t lane_any[4];
-        join_alive(t, alive, n, r, &any, &all);
-        memcpy(lane_any, &any, sizeof any);
-        for (i = 0; i < 4 && any; i++)
-            if (lane_any[i])
-                widen_lanes(&lanes, r + i);
+    int r, any, all;
+    for (r = t->span.begin; r < t->span.end; r++) {
+        join_row(alive_row(t, r, from), n, &any, &all);
+        if (any)
+            widen_lanes(&lanes, r);
     }
     return lanes;
+}
+
+/* swap_parts exchanges the bits of a above `bits` that `low` has there with those that it has in b. */
+static inline void swap_parts(uint64_t *a, uint64_t *b, int bits, uint64_t low)
+{
+    const uint64_t x = ((*a >> bits) ^ *b) & low;
+    *b ^= x;
+    *a ^= x << bits;
+}
+
+/* turn_bytes makes byte j of word i byte i of word j, counted from the lowest: halves, then pairs, then
+ * bytes change places. */
+static void turn_bytes(uint64_t w[8])
+{
+    int i;
+    for (i = 0; i < 4; i++)
+        swap_parts(&w[i], &w[i + 4], 32, UINT64_C(0x00000000ffffffff));
+    for (i = 0; i < 8; i += 4) {
+        swap_parts(&w[i], &w[i + 2], 16, UINT64_C(0x0000ffff0000ffff));
+        swap_parts(&w[i + 1], &w[i + 3], 16, UINT64_C(0x0000ffff0000ffff));
+    }
+    for (i = 0; i < 8; i += 2)
+        swap_parts(&w[i], &w[i + 1], 8, UINT64_C(0x00ff00ff00ff00ff));
+}
+
+/* turn_eight turns what t->alive has of 8 keys from key j on: t->eight is [8][rows]. The first byte of a
+ * word is its lowest, or else its highest, and all goes backwards. */
+static void turn_eight(tile *t, int64_t j)
+{
+    const int rows = t->pl->rows;
+    const uint16_t one = 1;
+    uint8_t lowest;
+    int i, r, back;
+    memcpy(&lowest, &one, sizeof lowest);
+    back = lowest ? 0 : 7;
+    for (r = 0; r < rows; r += 8) {
+        const int count = rows - r < 8 ? rows - r : 8;
+        uint64_t w[8] = { 0 };
+        for (i = 0; i < count; i++)
+            memcpy(&w[i ^ back], alive_row(t, r + i, j), sizeof *w);
+        turn_bytes(w);
+        for (i = 0; i < 8; i++)
+            memcpy(t->eight + i * rows + r, &w[i ^ back], (size_t)count);
+    }
 }
 
 /* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
