@@ -284,7 +284,7 @@ tune: $(BUILD)/bench ## build/tuning.txt, sizes for this machine for p.tuning, u
 compare-peers: $(BUILD)/libpeers.so ## attn next to OpenBLAS, PyTorch, ONNX Runtime, where found (PYTHON, ARGS)
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
-performance: $(BUILD)/bench ## docs/performance.md from a measurement, minutes for each kernel set (PEERS=FILE)
+performance: $(BUILD)/bench ## a page of docs/performance from a measurement, minutes for each kernel set (PEERS=FILE)
 	RUN='$(RUN)' PEERS='$(PEERS)' sh tools/performance.sh $(BUILD)
 
 numerics: $(BUILD)/error_table ## the error up to 1M keys, compared with docs/numerics.md, minutes (WRITE=1)

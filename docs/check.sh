@@ -96,7 +96,7 @@ while IFS= read -r name; do
     [ "$(section "$name" | grep -cE '^- (Symptom|Command|Cure): ')" -eq 3 ]
     count $? "docs/troubleshooting.md, entry $name: symptom, command and cure, once each"
 done < "$work/entries"
-for page in "$top"/README.md "$top"/docs/*.md; do
+for page in "$top"/README.md "$top"/docs/*.md "$top"/docs/*/*.md; do
     sed -n 's/^##* //p' "$page" | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9_\n-' > "$work/anchors"
     grep -oE '\]\(#[^)]*\)' "$page" | sed -e 's/^](#//' -e 's/)$//' > "$work/links"
     while IFS= read -r link; do

@@ -107,16 +107,6 @@ def load_library(path):
     return lib
 
 
-def family_and_model():
-    """What Linux says of the CPU beside its name, which a virtual machine may have shortened."""
-    try:
-        with open("/proc/cpuinfo") as f:
-            facts = dict(line.replace("\t", "").strip().split(":", 1) for line in f if ":" in line)
-        return " (family%s model%s)" % (facts["cpu family"], facts["model"])
-    except (OSError, KeyError):
-        return ""
-
-
 class Machine:
     """The C library, and what it says of the machine."""
 
@@ -127,7 +117,6 @@ class Machine:
         self.facts = dict(line.split("=", 1) for line in text.value.decode().splitlines())
         self.flops_per_cycle = self.lib.compare_flops_per_cycle(text, len(text))
         self.facts["unit"] = text.value.decode()
-        self.facts["cpu"] += family_and_model()
 
     def measure(self, call):
         """Returns the Sample of one call."""

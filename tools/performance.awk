@@ -1,4 +1,4 @@
-# performance.awk - the measured part of docs/performance.md, and the goals in a file of their own.
+# performance.awk - the measured part of a page of docs/performance, and the goals in a file of their own.
 # SPDX-License-Identifier: MIT
 #
 #     awk -v goals_page=FILE -f performance.awk goals.txt prefill.csv kernels.csv decode.csv \

@@ -1,5 +1,6 @@
 #!/bin/sh
-# performance.sh - measures the rows of tools/goals.txt and writes docs/performance.md.
+# performance.sh - measures the rows of tools/goals.txt and writes docs/performance/CPU.md, where CPU
+# is its name, family and model: one page a model.
 # SPDX-License-Identifier: MIT
 #
 # usage: tools/performance.sh [BUILD]      (make performance; BUILD holds bench)
@@ -10,13 +11,13 @@
 #   RUN_THREADS     a command that runs `bench threads`, which needs all CPUs (default RUN)
 #   MEASURED=DIR    measures nothing and takes prefill.csv, prefill.json, kernels.csv, decode.csv,
 #                   threads.csv and backward.csv of DIR
-#   OUTPUT=FILE     writes FILE instead of docs/performance.md
+#   PAGES=DIR       writes DIR/CPU.md instead
 #
 # Text between the markers of the notes and of the peers is kept; everything else is written anew.
 set -u
 tools=$(dirname "$0")
 build=${1:-build}
-output=${OUTPUT:-$tools/../docs/performance.md}
+pages=${PAGES:-$tools/../docs/performance}
 work=${MEASURED:-$build/performance}
 page=$build/performance.md
 
@@ -47,6 +48,9 @@ text() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" "$work/prefill.json" | head 
 number() { sed -n "s/.*\"$1\": \([-+.0-9e]*\).*/\1/p" "$work/prefill.json" | head -n 1; }
 kib() { number "$1" | awk '{printf "%.0f KiB", $1 / 1024}'; }
 decimal() { number "$1" | awk '{printf "%.1f", $1}'; }
+
+# The page of a CPU: its name in small letters, everything else than letters and digits as "_".
+page_of() { printf '%s' "$1" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9]\{1,\}/_/g; s/^_//; s/_$//'; }
 
 # region NAME: prints its lines with the markers from the present page, or the markers alone.
 region()
@@ -116,13 +120,13 @@ write_page()
     notes=$(region notes) || exit 1
     others=$(peers) || exit 1
     title=$([ ! -f "$output" ] || grep -m 1 '^# ' "$output")
-    mkdir -p "$build" || exit 1
+    mkdir -p "$build" "$pages" || exit 1
     measured=$(awk -v goals_page="$build/goals.md" -f "$tools/performance.awk" \
         "$tools/goals.txt" "$work/prefill.csv" "$work/kernels.csv" "$work/decode.csv" \
         "$work/threads.csv" "$work/backward.csv") ||
         fail "the tables cannot be made"
     {
-        head_of_page "${title:-# Performance}" "$others"
+        head_of_page "${title:-# Performance: $(text cpu)}" "$others"
         printf '%s\n\n## Notes\n\n%s\n\n' "$measured" "$notes"
         goals_of_page
     } > "$page" || fail "cannot write $page"
@@ -130,6 +134,7 @@ write_page()
 }
 
 [ -n "${MEASURED:-}" ] || measure
+output=$pages/$(page_of "$(text cpu)").md
 write_page
 echo "wrote $output; goals of prefill, backward, decode, threads:"
 grep '^Goals: ' "$output"

@@ -5,12 +5,13 @@ set -u
 tools=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
+page=$work/pages/some_cpu_family_25_model_1.md
 . "$tools/../tests/expect.sh"
 
-has() { grep -qF -- "$1" "$work/page.md"; }
+has() { grep -qF -- "$1" "$page"; }
 lacks() { ! has "$1"; }
 fails() { ! "$@"; }
-render() { MEASURED=$work OUTPUT=$work/page.md sh "$tools/performance.sh" "$work/build"; }
+render() { MEASURED=$work PAGES=$work/pages sh "$tools/performance.sh" "$work/build"; }
 
 # case set share cpu dim workspace
 row() { printf '"%s","%s",%s,100,21,%s,%s,%s\n' "$1" "$2" "$3" "$4" "$5" "$6"; }
@@ -70,14 +71,15 @@ gradient_row() { printf '"%s","%s","avx2",%s,%s,100,99\n' "$1" "$2" "$3" "$4"; }
     gradient_row modifiers window 1 50                       # no goal
     gradient_row threads 'h8 s2048' 2 40                     # of two threads: not shown
 } > "$work/backward.csv"
-echo '{ "timestamp": "T", "machine": {"cpu": "Some CPU", "l1d_bytes": 32768, "ghz": 3},' \
+cpu='Some CPU (family 25 model 1)'
+echo '{ "timestamp": "T", "machine": {"cpu": "'"$cpu"'", "l1d_bytes": 32768, "ghz": 3},' \
     > "$work/prefill.json"
 
 expect "the page is written" render
 expect "a goal reached as printed is met" has \
     '| full d128 s2048 | avx512 | 95.5 | 95.5 | met |'
 expect "in one section" test "$(grep -cF '| full d128 s2048 | avx512 | 95.5 | 95.5 |' \
-    "$work/page.md")" -eq 1
+    "$page")" -eq 1
 expect "a miss has its points" has '| full d128 s2048 | avx2 | 95.9 | 96 | missed by 0.1 |'
 expect "within 2 of another case" has \
     '| full d128 s2048 f16 | avx512 | 93.5 | 93.5 (2 below full d128 s2048) | met |'
@@ -132,13 +134,13 @@ expect "exponentials" has '| avx2 | exp_sum | cycles an exponential | 1.12 |'
 expect "no portable kernels" lacks '| portable |'
 expect "the machine" has '| machine | Some CPU'
 expect "goals are goals" has 'it is no promise'
-heads() { grep -E '^##? ' "$work/page.md" | tr '\n' ' '; }
-order='# Performance ## Peers ## Machine ## Prefill ## Backward ## Decode ## Threads'
+heads() { grep -E '^##? ' "$page" | tr '\n' ' '; }
+order='# Performance: Some CPU (family 25 model 1) ## Peers ## Machine ## Prefill ## Backward ## Decode ## Threads'
 order="$order ## Workspace of one thread ## Single kernels ## Notes ## Goals "
 expect "peers come first, goals last" test "$(heads)" = "$order"
 
 printf '%s\n' 'a note & a \1' > "$work/note"
-sed -i -e "/^<!-- notes -->/r $work/note" -e '1,/^# /s/^# .*/# Some machine/' "$work/page.md"
+sed -i -e "/^<!-- notes -->/r $work/note" -e '1,/^# /s/^# .*/# Some machine/' "$page"
 printf '%s\n' '<!-- peers -->' 'other libraries' '<!-- /peers -->' > "$work/peers"
 PEERS=$work/peers expect "peers from a file" render
 expect "notes are kept" has 'a note & a \1'
@@ -148,15 +150,15 @@ expect "notes are kept twice" has 'a note & a \1'
 expect "peers are kept" has 'other libraries'
 expect "the title is kept" has '# Some machine'
 expect "markers once" test "$(grep -c -e '^<!-- /\{0,1\}peers -->' -e '^<!-- /\{0,1\}notes -->' \
-    "$work/page.md")" -eq 4
-cp "$work/page.md" "$work/kept"
+    "$page")" -eq 4
+cp "$page" "$work/kept"
 PEERS=$work/none expect "a missing file of peers is refused" fails render
-grep -vF '<!-- /notes -->' "$work/kept" > "$work/page.md"
-cp "$work/page.md" "$work/open"
+grep -vF '<!-- /notes -->' "$work/kept" > "$page"
+cp "$page" "$work/open"
 expect "an open region is refused" fails render
-expect "and nothing is lost" cmp "$work/open" "$work/page.md"
-cp "$work/kept" "$work/page.md"
+expect "and nothing is lost" cmp "$work/open" "$page"
+cp "$work/kept" "$page"
 sed -i 's/pct_set_peak/other/' "$work/prefill.csv"
 expect "a column that is missing is refused" fails render
-expect "and the page stays" cmp "$work/kept" "$work/page.md"
+expect "and the page stays" cmp "$work/kept" "$page"
 summary "performance.sh"

@@ -171,12 +171,24 @@ static void describe_memory(machine_info *m)
 }
 #endif
 
+/* The name, and on x86 family and model, since a virtual machine may shorten the name. */
+static void describe_cpu(char *out, size_t bytes)
+{
+    static const char *const names[] = { "model name", "Model", "cpu model", "uarch", NULL };
+    static const char *const families[] = { "cpu family", NULL }, *const models[] = { "model\t",
+                                                                                      NULL };
+    char family[16], model[16];
+    if (!read_cpuinfo(names, out, bytes))
+        snprintf(out, bytes, "unknown");
+    else if (read_cpuinfo(families, family, sizeof family) &&
+             read_cpuinfo(models, model, sizeof model))
+        snprintf(out + strlen(out), bytes - strlen(out), " (family %s model %s)", family, model);
+}
+
 void machine_describe(machine_info *out)
 {
-    static const char *const keys[] = { "model name", "Model", "cpu model", "uarch", NULL };
     memset(out, 0, sizeof *out);
-    if (!read_cpuinfo(keys, out->cpu, sizeof out->cpu))
-        strcpy(out->cpu, "unknown");
+    describe_cpu(out->cpu, sizeof out->cpu);
     describe_isa(out->isa, sizeof out->isa);
     describe_memory(out);
     out->system = SYSTEM;
