@@ -39,6 +39,12 @@ length_axis = "set logscale x 2; set logscale y; set format x '%.0f'; set format
 set mytics 10; set xlabel 'sequence length (tokens)'; set offsets graph 0.03, graph 0.03; \
 entries = n; eval legend"
 
+# Values that are all equal need a range that has room for them.
+if (picture eq "latency" || picture eq "memory") {
+    stats data using 2 nooutput
+    if (STATS_min == STATS_max) { set yrange [STATS_min / 2:STATS_max * 2] }
+}
+
 if (picture eq "latency") {
     set title about("Latency over length")
     eval length_axis
@@ -68,14 +74,14 @@ if (picture eq "peers") {
 set ytics (1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000); set autoscale fix; \
 set offsets graph 0.04, graph 0.04, graph 0.04, graph 0.04"
     set multiplot
-    set label 1 "Time for each token, less is better. ".caption at screen 0.5, 0.965 \
-        center font ",15"
+    set label 1 "Time for each token, less is better" at screen 0.5, 0.965 center font ",15"
+    set label 2 caption at screen 0.5, 0.92 center font ",11"
     set tmargin at screen 0.80
     do for [k = 1:words(panels)] {
         panel = word(panels, k)
         data = folder."/peers_".panel.".dat"
         load folder."/peers_".panel.".set"
-        set title title_of(panel)."\n".caption font ",14" offset 0, -0.3
+        set title title_of(panel)."\n".caption font ",12" offset 0, -0.3
         eval length_axis
         set xlabel panel eq "decode" ? "N (keys)" : "sequence length (tokens)" offset 0, 0.3
         if (k == 1) { set ylabel "microseconds per token" } else { unset ylabel }
@@ -86,7 +92,7 @@ set offsets graph 0.04, graph 0.04, graph 0.04, graph 0.04"
         plot for [i = n - 1:0:-1] data index i \
             using 1:(1000 * $2 / (panel eq "decode" ? 1 : $1)) with linespoints lt colour_of(i) \
             lw (i ? 2 : 3.5) ps (i ? 0.8 : 1.1)
-        unset label 1
+        unset label
     }
     unset border
     unset tics
