@@ -2661,10 +2661,10 @@ typedef attn_sequence sequence;
 typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                          int64_t *hi);
 
-/* A range_list is those of the masks that are on; there are fewer than it has room for. */
+/* A range_list is those of the masks that are on; it has room for all of mask_rules. */
 typedef struct range_list {
     int n;
-    range_fn at[8];
+    range_fn at[3];
 } range_list;
 
 /* A lane is one row of a tile. */
