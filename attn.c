@@ -869,6 +869,16 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
         storages[dtype].read(kernels, to, from, n);
 }
 
+/* run_as_f32 gives n numbers from data[at..] as f32: where they lie, or widened into `space`. */
+static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, const void *data,
+                                      int64_t at, int64_t n, float *space)
+{
+    if (dtype == ATTN_F32)
+        return (const float *)data + at;
+    load_run(kernels, dtype, space, data, at, n);
+    return space;
+}
+
 /* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
@@ -2661,7 +2671,7 @@ typedef attn_sequence sequence;
 typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                          int64_t *hi);
 
-/* A range_list is those of the masks that are on; it has room for all of mask_rules. */
+/* A range_list is those of the masks that are on; it has room for all that mask_rules has. */
 typedef struct range_list {
     int n;
     range_fn at[3];
@@ -3007,6 +3017,12 @@ static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t
 {
     const int64_t entry = p->cu_seqlens_q ? 0 : s->b * p->num_heads_q;
     return (entry + head) * rows_held(p) + s->q_row + i;
+}
+
+/* all_rows counts the rows of all heads, as state_row numbers them. */
+static int64_t all_rows(const attn_params *p)
+{
+    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
 static inline float sink_of(const attn_params *p, int64_t head)
@@ -4530,27 +4546,29 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
+/* pair_bytes counts the bytes of a row of head_dim and of one of head_dim_v. */
+static int64_t pair_bytes(const attn_params *p, int dtype, int dtype_v)
+{
+    return plus(times(p->head_dim, (int64_t)bytes_of(dtype)),
+                times(p->head_dim_v, (int64_t)bytes_of(dtype_v)));
+}
+
 /* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
  * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
  * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->k.dtype)),
-                               times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype)));
-    return pl->tuning.ahead &&
-           (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
+    const int64_t bytes = times(pr->max_kv_len, pair_bytes(p, p->k.dtype, p->v.dtype));
+    return pl->tuning.ahead && (pl->tiles == 1 || bytes > pl->tuning.item_bytes);
 }
 
-/* wants_rows_ahead is for rows of Q and O, where they do not fit into L2, either: 1 to 3 % with heads of
- * 64 and up to 1024 keys. */
-static int wants_rows_ahead(const problem *pr, const plan *pl)
+/* wants_rows_ahead is for rows of Q and O that do not fit into L2: 1 to 3 % with heads of 64 and up to
+ * 1024 keys. */
+static int wants_rows_ahead(const attn_params *p, const plan *pl)
 {
-    const attn_params *p = &pr->p;
-    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
-                               times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
-    const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
-    return times(rows, bytes) > pl->tuning.item_bytes && pl->tuning.ahead;
+    const int64_t bytes = times(all_rows(p), pair_bytes(p, p->q.dtype, p->o.dtype));
+    return bytes > pl->tuning.item_bytes && pl->tuning.ahead;
 }
 
 /* begin_plan sets what does not depend on how rows and keys are divided. */
@@ -4577,7 +4595,7 @@ static void divide_plan(const problem *pr, plan *pl)
     int64_t most;
     plan_sharing(pr, pl);
     pl->ahead = wants_ahead(pr, pl);
-    pl->rows_ahead = wants_rows_ahead(pr, pl);
+    pl->rows_ahead = wants_rows_ahead(p, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
@@ -5067,19 +5085,15 @@ static void widen_range(tile *t, const lane *l)
     }
 }
 
-/* query_row gives query row `at` as f32: where it lies, or widened into `space`. Packing goes to a few
- * lines of each of many rows, and would wait for one after the other. */
+/* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
+ * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
-    const char *row = (const char *)q->data + at * bytes_each;
     if (t->pl->rows_ahead)
-        PREFETCH_RUN(row, dim * bytes_each);
-    if (q->dtype == ATTN_F32)
-        return (const float *)(const void *)row;
-    load_run(t->pl->kernels, q->dtype, space, row, 0, dim);
-    return space;
+        PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
+    return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
@@ -5492,10 +5506,8 @@ static void bias_rows(tile *t, int64_t j, int n)
         }
         at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
              (t->s.column + j) * bias->stride_kv;
-        if (bias->stride_kv == 1 && bias->dtype == ATTN_F32)
-            t->row_in[r] = (const float *)bias->data + at;
-        else if (bias->stride_kv == 1)
-            load_run(t->pl->kernels, bias->dtype, space, bias->data, at, n);
+        if (bias->stride_kv == 1)
+            t->row_in[r] = run_as_f32(t->pl->kernels, bias->dtype, bias->data, at, n, space);
         else
             for (i = 0; i < n; i++)
                 space[i] = load(bias->data, at + i * bias->stride_kv);
@@ -5906,8 +5918,9 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     for (r = 0; r < t->pl->rows; r++) {
         const lane *at = &t->lanes[r];
         out[r] = t->stage + r * dim;
-        if (at->used && in_place)
-            out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
+        if (!at->used || !in_place)
+            continue;
+        out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
         if (t->pl->rows_ahead)
             PREFETCH_RUN((const char *)out[r], dim * (int64_t)sizeof(float));
     }
@@ -10663,12 +10676,6 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
                        (lay->want & (lay->gemms == 5 ? WANT_DQ | WANT_KEYS : WANT_DQ));
     pl->pitch[KEYS] = pitch_of(p->head_dim);
     pl->pitch[VALUES] = pitch_of(p->head_dim_v);
-}
-
-/* all_rows counts the rows of all heads, as state_row numbers them. */
-static int64_t all_rows(const attn_params *p)
-{
-    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
 }
 
 /* most_items counts the items of the longest list. */

@@ -1423,6 +1423,16 @@ static inline void load_run(const attn_kernels *kernels, int dtype, float *to, c
         storages[dtype].read(kernels, to, from, n);
 }
 
+/* run_as_f32 gives n numbers from data[at..] as f32: where they lie, or widened into `space`. */
+static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, const void *data,
+                                      int64_t at, int64_t n, float *space)
+{
+    if (dtype == ATTN_F32)
+        return (const float *)data + at;
+    load_run(kernels, dtype, space, data, at, n);
+    return space;
+}
+
 /* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)

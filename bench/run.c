@@ -482,12 +482,11 @@ static void set_roof(bench_run *run, const bench_result *r)
 
 static void set_tile(bench_run *run, const bench_result *r)
 {
-    const kernel_loop loop = { (int)r->threads, run->p.parallel_for, run->p.parallel_user, 0, 0 };
+    kernel_loop loop = { (int)r->threads, run->p.parallel_for, run->p.parallel_user, 0, 0 };
     if (run->path->device || run->c->seq_q <= FEW_ROWS || is_divided(run))
         return;
-    run->tile = loop;
-    if (!kernel_loop_make(&run->tile, r->kernels, run->model.flops))
-        run->tile.threads = 0;
+    if (kernel_loop_make(&loop, r->kernels, run->model.flops))
+        run->tile = loop;
 }
 
 static int make_buffers(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)

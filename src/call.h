@@ -25,7 +25,7 @@ typedef attn_sequence sequence;
 typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                          int64_t *hi);
 
-/* A range_list is those of the masks that are on; it has room for all of mask_rules. */
+/* A range_list is those of the masks that are on; it has room for all that mask_rules has. */
 typedef struct range_list {
     int n;
     range_fn at[3];

@@ -29,10 +29,8 @@ static void bias_rows(tile *t, int64_t j, int n)
         }
         at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
              (t->s.column + j) * bias->stride_kv;
-        if (bias->stride_kv == 1 && bias->dtype == ATTN_F32)
-            t->row_in[r] = (const float *)bias->data + at;
-        else if (bias->stride_kv == 1)
-            load_run(t->pl->kernels, bias->dtype, space, bias->data, at, n);
+        if (bias->stride_kv == 1)
+            t->row_in[r] = run_as_f32(t->pl->kernels, bias->dtype, bias->data, at, n, space);
         else
             for (i = 0; i < n; i++)
                 space[i] = load(bias->data, at + i * bias->stride_kv);

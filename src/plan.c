@@ -270,27 +270,29 @@ static void plan_sharing(const problem *pr, plan *pl)
     }
 }
 
+/* pair_bytes counts the bytes of a row of head_dim and of one of head_dim_v. */
+static int64_t pair_bytes(const attn_params *p, int dtype, int dtype_v)
+{
+    return plus(times(p->head_dim, (int64_t)bytes_of(dtype)),
+                times(p->head_dim_v, (int64_t)bytes_of(dtype_v)));
+}
+
 /* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
  * because they are read once, as in decoding (twice as fast), or are larger than it (1 % at 2048
  * keys of 128, 13 % at 65536 for 48 rows). Otherwise it costs 1 to 2 %. */
 static int wants_ahead(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->k.dtype)),
-                               times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype)));
-    return pl->tuning.ahead &&
-           (pl->tiles == 1 || times(pr->max_kv_len, bytes) > pl->tuning.item_bytes);
+    const int64_t bytes = times(pr->max_kv_len, pair_bytes(p, p->k.dtype, p->v.dtype));
+    return pl->tuning.ahead && (pl->tiles == 1 || bytes > pl->tuning.item_bytes);
 }
 
-/* wants_rows_ahead is for rows of Q and O, where they do not fit into L2, either: 1 to 3 % with heads of
- * 64 and up to 1024 keys. */
-static int wants_rows_ahead(const problem *pr, const plan *pl)
+/* wants_rows_ahead is for rows of Q and O that do not fit into L2: 1 to 3 % with heads of 64 and up to
+ * 1024 keys. */
+static int wants_rows_ahead(const attn_params *p, const plan *pl)
 {
-    const attn_params *p = &pr->p;
-    const int64_t bytes = plus(times(p->head_dim, (int64_t)bytes_of(p->q.dtype)),
-                               times(p->head_dim_v, (int64_t)bytes_of(p->o.dtype)));
-    const int64_t rows = times(times(p->batch, p->num_heads_q), pr->max_q_len);
-    return times(rows, bytes) > pl->tuning.item_bytes && pl->tuning.ahead;
+    const int64_t bytes = times(all_rows(p), pair_bytes(p, p->q.dtype, p->o.dtype));
+    return bytes > pl->tuning.item_bytes && pl->tuning.ahead;
 }
 
 /* begin_plan sets what does not depend on how rows and keys are divided. */
@@ -317,7 +319,7 @@ static void divide_plan(const problem *pr, plan *pl)
     int64_t most;
     plan_sharing(pr, pl);
     pl->ahead = wants_ahead(pr, pl);
-    pl->rows_ahead = wants_rows_ahead(pr, pl);
+    pl->rows_ahead = wants_rows_ahead(p, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);

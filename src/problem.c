@@ -14,6 +14,12 @@ static inline int64_t state_row(const attn_params *p, const sequence *s, int64_t
     return (entry + head) * rows_held(p) + s->q_row + i;
 }
 
+/* all_rows counts the rows of all heads, as state_row numbers them. */
+static int64_t all_rows(const attn_params *p)
+{
+    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
+}
+
 static inline float sink_of(const attn_params *p, int64_t head)
 {
     if (p->softmax1)

@@ -221,8 +221,9 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
     for (r = 0; r < t->pl->rows; r++) {
         const lane *at = &t->lanes[r];
         out[r] = t->stage + r * dim;
-        if (at->used && in_place)
-            out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
+        if (!at->used || !in_place)
+            continue;
+        out[r] = (float *)to->data + ROW_AT(*to, &t->s, at->head, t->s.q_row + at->i);
         if (t->pl->rows_ahead)
             PREFETCH_RUN((const char *)out[r], dim * (int64_t)sizeof(float));
     }

@@ -114,19 +114,15 @@ static void widen_range(tile *t, const lane *l)
     }
 }
 
-/* query_row gives query row `at` as f32: where it lies, or widened into `space`. Packing goes to a few
- * lines of each of many rows, and would wait for one after the other. */
+/* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
+ * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
-    const char *row = (const char *)q->data + at * bytes_each;
     if (t->pl->rows_ahead)
-        PREFETCH_RUN(row, dim * bytes_each);
-    if (q->dtype == ATTN_F32)
-        return (const float *)(const void *)row;
-    load_run(t->pl->kernels, q->dtype, space, row, 0, dim);
-    return space;
+        PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
+    return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */

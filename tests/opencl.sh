@@ -41,10 +41,10 @@ run() {
     fi
 }
 
-# by_turns COMMAND...: runs it where it is its turn.
-by_turns() {
+# Whether it is the turn of what follows.
+turn() {
     turns=$((turns + 1))
-    [ $((turns % every)) -ne 0 ] || "$@"
+    [ $((turns % every)) -eq 0 ]
 }
 
 # plainly COMMAND...: kernels as they are written.
@@ -62,8 +62,9 @@ driver() {
     fi
 }
 
-# build_planted NAME SED: the test program with kernels.cl changed so.
+# build_planted NAME SED: the test program with kernels.cl changed so; fails where it is not its turn.
 build_planted() {
+    turn || return 1
     mkdir -p "$work/planted"
     sed "$2" kernels.cl > "$work/planted/kernels.cl"
     if cmp -s kernels.cl "$work/planted/kernels.cl"; then
@@ -172,9 +173,9 @@ pocl_exact() {
 pocl_groups() {
     driver "$vendors/pocl.icd" "groups on PoCL" || return 0
     run "PoCL, exact: masks, laws, poison" plainly "$test" --impl opencl masks laws poison
-    by_turns run "PoCL, exact: f16" plainly "$test" --impl opencl --storage f16 masks laws poison
+    ! turn || run "PoCL, exact: f16" plainly "$test" --impl opencl --storage f16 masks laws poison
     run "PoCL, free order" plainly "$test" --impl opencl_free masks poison outputs
-    by_turns run "PoCL, free order: f16" plainly "$test" --impl opencl_free --storage f16 masks poison
+    ! turn || run "PoCL, free order: f16" plainly "$test" --impl opencl_free --storage f16 masks poison
     run "PoCL, naive" plainly "$test" --impl opencl_naive masks poison
 }
 
@@ -190,25 +191,25 @@ pocl_cases() {
 
 pocl_planted() {
     driver "$vendors/pocl.icd" "bugs on PoCL" || return 0
-    by_turns plant_arithmetic "fma rounded twice" 's/r = fma(x, y, z);/r = x * y + z;/' \
+    plant_arithmetic "fma rounded twice" 's/r = fma(x, y, z);/r = x * y + z;/' \
         "fma is not rounded once"
-    by_turns plant_arithmetic "a Newton step too few" 's/    z = fma(e, z, z);$/    z = y * 1.0000001f;/' \
+    plant_arithmetic "a Newton step too few" 's/    z = fma(e, z, z);$/    z = y * 1.0000001f;/' \
         "1 \/ x is not correctly rounded"
-    by_turns plant_arithmetic "a coefficient of 2^x" 's/0x1.5f8d0cp-10f/0x1.6f8d0cp-10f/' "2^x"
-    by_turns plant_bits "a row merged with the wrong half" 's/x = x \* a;/x = x * b;/'
-    by_turns plant_bits "a maximum that always moves" 's/high > m + 16.0f/high > m/'
-    by_turns plant_dropped "a causal edge a key too far" 's/max(r.pos + 1, r.s/max(r.pos + 2, r.s/' opencl \
+    plant_arithmetic "a coefficient of 2^x" 's/0x1.5f8d0cp-10f/0x1.6f8d0cp-10f/' "2^x"
+    plant_bits "a row merged with the wrong half" 's/x = x \* a;/x = x * b;/'
+    plant_bits "a maximum that always moves" 's/high > m + 16.0f/high > m/'
+    plant_dropped "a causal edge a key too far" 's/max(r.pos + 1, r.s/max(r.pos + 2, r.s/' opencl \
         bits 3
-    by_turns plant_dropped "parts merged by the wrong weight" 's/y = left\[c\] \* x.a/y = left[c] * x.b/' \
+    plant_dropped "parts merged by the wrong weight" 's/y = left\[c\] \* x.a/y = left[c] * x.b/' \
         opencl bits 3
-    by_turns plant_dropped "2^x of 1.01 x, free order" 's/native_exp2(x)$/(native_exp2(x * 1.01f))/' \
+    plant_dropped "2^x of 1.01 x, free order" 's/native_exp2(x)$/(native_exp2(x * 1.01f))/' \
         opencl_free poison 0
-    by_turns plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
+    plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
         opencl_naive poison 1
-    by_turns plant_dropped "m taken for delta" 's/g->known\[KNOWN_DELTA/g->known[KNOWN_M/' opencl bits 71
-    by_turns plant_dropped "r left out" 's/return p \* of.r;/return p;/' opencl bits 71
-    by_turns plant_dropped "m in place of l" 's/0, at + 1, e.l);/0, at + 1, e.m);/' opencl bits 3
-    by_turns plant_dropped "a sum that begins a row late" \
+    plant_dropped "m taken for delta" 's/g->known\[KNOWN_DELTA/g->known[KNOWN_M/' opencl bits 71
+    plant_dropped "r left out" 's/return p \* of.r;/return p;/' opencl bits 71
+    plant_dropped "m in place of l" 's/0, at + 1, e.l);/0, at + 1, e.m);/' opencl bits 3
+    plant_dropped "a sum that begins a row late" \
         's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits 144
 }
 
@@ -276,16 +277,16 @@ oclgrind_clean() {
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
     prefill="0: prefill" gradients="15: gradients"
-    by_turns plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
+    plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
-    by_turns plant "$prefill" "no barrier before V is overwritten" \
+    plant "$prefill" "no barrier before V is overwritten" \
         '/for (key = 0; key < BN; key += VS) {/{n;d;}' "data race"
-    by_turns plant "$prefill" "columns of V beyond the last one" \
+    plant "$prefill" "columns of V beyond the last one" \
         's/x->type, at + d, left);/x->type, at + d, 4);/' "invalid read"
-    by_turns plant "$prefill" "a result too many" 's/if (c >= columns)/if (c > columns)/' "invalid write"
-    by_turns plant "$gradients" "no barrier before rows are used" '/stage_columns(t, &rows/{n;d;}' \
+    plant "$prefill" "a result too many" 's/if (c >= columns)/if (c > columns)/' "invalid write"
+    plant "$gradients" "no barrier before rows are used" '/stage_columns(t, &rows/{n;d;}' \
         "data race"
-    by_turns plant "$gradients" "a gradient of a key too many" \
+    plant "$gradients" "a gradient of a key too many" \
         's/if (j >= keys || c >= dim)/if (c >= dim)/' "invalid write"
 }
 

@@ -175,8 +175,8 @@ static void describe_memory(machine_info *m)
 static void describe_cpu(char *out, size_t bytes)
 {
     static const char *const names[] = { "model name", "Model", "cpu model", "uarch", NULL };
-    static const char *const families[] = { "cpu family", NULL }, *const models[] = { "model\t",
-                                                                                      NULL };
+    static const char *const families[] = { "cpu family", NULL };
+    static const char *const models[] = { "model\t", NULL };
     char family[16], model[16];
     if (!read_cpuinfo(names, out, bytes))
         snprintf(out, bytes, "unknown");

@@ -128,8 +128,9 @@ typedef struct kernel_loop {
     int64_t rounds; /* which each thread computes this often in a run */
 } kernel_loop;
 
-/* Chooses the tile of a kernel set, and rounds for a call of `flops`, within limits. 0 = there is no
- * tile for this set or machine, or its sums are wrong. Not for two threads at a time. */
+/* Chooses the tile of a kernel set, and rounds for an eighth of a call of `flops`, or a little more.
+ * 0 = there is no tile for this set or machine, or its sums are wrong. Not for two threads at a
+ * time. */
 int kernel_loop_make(kernel_loop *loop, const char *set, double flops);
 
 /* One run, 0. */

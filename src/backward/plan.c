@@ -249,12 +249,6 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     pl->pitch[VALUES] = pitch_of(p->head_dim_v);
 }
 
-/* all_rows counts the rows of all heads, as state_row numbers them. */
-static int64_t all_rows(const attn_params *p)
-{
-    return times(times(p->cu_seqlens_q ? 1 : p->batch, p->num_heads_q), rows_held(p));
-}
-
 /* most_items counts the items of the longest list. */
 static int64_t most_items(const problem *pr, const layout *lay)
 {
