@@ -537,6 +537,21 @@ typedef struct attn_row_stats {
     const float *delta; /* sum of p * dp over the row's keys */
 } attn_row_stats;
 
+#define ATTN_PHILOX_ROUNDS 10
+#define ATTN_PHILOX_A 0xd2511f53u
+#define ATTN_PHILOX_B 0xcd9e8d57u
+
+/* Dropout of a tile. Word 0 of Philox4x32-10 with counter (key, pos, head, batch), and a key of two
+ * words for each round, decides about a pair. */
+typedef struct attn_drop {
+    uint32_t keys[ATTN_PHILOX_ROUNDS][2];
+    uint32_t below; /* A word below it drops its pair. */
+    uint32_t key;   /* of the first row of p */
+    uint32_t batch;
+    const uint32_t *pos, *head; /* per lane */
+    float dead;                 /* p of a dropped pair */
+} attn_drop;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -600,6 +615,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of key + j and the lane. */        \
+    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
     /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
@@ -1855,6 +1872,40 @@ COLD static call_axes axes_in_use(const attn_params *p)
     return x;
 }
 
+/* src/philox.c - Philox4x32-10: a random number for each counter, without a state.
+ *
+ * Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011.
+ */
+
+/* begin_philox sets the key of each round. */
+static void begin_philox(attn_drop *d, uint64_t seed)
+{
+    int i;
+    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        d->keys[i][0] = (uint32_t)seed + (uint32_t)i * 0x9e3779b9u;
+        d->keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * 0xbb67ae85u;
+    }
+}
+
+/* philox turns `count` counters c0 to c3 into random words; a constant count lets a compiler use
+ * vectors. */
+KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, uint32_t *c2,
+                   uint32_t *c3)
+{
+    int i, r;
+    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        const uint32_t k0 = d->keys[i][0], k1 = d->keys[i][1];
+        for (r = 0; r < count; r++) {
+            const uint64_t a = (uint64_t)ATTN_PHILOX_A * c0[r];
+            const uint64_t b = (uint64_t)ATTN_PHILOX_B * c2[r];
+            c0[r] = (uint32_t)(b >> 32) ^ c1[r] ^ k0;
+            c1[r] = (uint32_t)b;
+            c2[r] = (uint32_t)(a >> 32) ^ c3[r] ^ k1;
+            c3[r] = (uint32_t)a;
+        }
+    }
+}
+
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
 /* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
@@ -2218,6 +2269,24 @@ KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
     (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
+}
+
+KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
+{
+    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, p += LANES) {
+        for (r = 0; r < LANES; r++) {
+            c0[r] = of->key + (uint32_t)j;
+            c1[r] = of->pos[r];
+            c2[r] = of->head[r];
+            c3[r] = of->batch;
+        }
+        philox(of, LANES, c0, c1, c2, c3);
+        for (r = 0; r < LANES; r++)
+            p[r] = c0[r] < of->below ? of->dead : p[r];
+    }
 }
 
 /* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
@@ -2734,7 +2803,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, eight;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, eight;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -2787,7 +2856,7 @@ typedef struct tile {
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
     float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
+    int *lane_ints; /* [2][rows]: where keys are clipped, or the counters of dropout */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
@@ -4373,7 +4442,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->x = place(&at, rows * keys, sizeof(float));
     /* They hold factors, mu, and the sums of split items. */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
-    pl->lane_keys = place(&at, 2 * rows, sizeof(int));
+    pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
     pl->alive = place(&at, rows * keys + 8, sizeof(uint8_t)); /* turn_eight reads whole words. */
@@ -4604,51 +4673,43 @@ static void divide_plan(const problem *pr, plan *pl)
 
 /* src/dropout.c - dropout: a counter-based random number decides about each pair. */
 
-/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011),
- * word 0 of the output. */
-static uint32_t philox_word(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3)
-{
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    int round;
-    for (round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    return c0;
-}
-
-static int keeps(uint64_t seed, uint32_t drop_below, const attn_pair *at)
-{
-    return philox_word(seed, (uint32_t)at->n, (uint32_t)at->pos, (uint32_t)at->head,
-                       (uint32_t)at->batch) >= drop_below;
-}
-
-/* A dropped key stays in l and leaves o alone, like a dead one. */
+/* A dropped key stays in l and leaves o alone, like a dead one. Lanes without a row get numbers. */
 static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 {
-    const attn_params *p = &t->pr->p;
     const int rows = t->pl->rows;
-    int j, r;
-    for (r = 0; r < rows; r++)
-        for (j = 0; j < n && t->lanes[r].used; j++) {
-            const attn_pair pair = pair_of(&t->s, &t->lanes[r], j0 + j);
-            if (!keeps(p->dropout_seed, t->pr->drop_below, &pair))
-                probabilities[j * rows + r] = t->dead;
-        }
+    uint32_t *const pos = (uint32_t *)t->lane_ints, *const head = pos + rows;
+    const attn_pair first = pair_of(&t->s, &t->lanes[0], j0);
+    attn_drop d = { .below = t->pr->drop_below,
+                    .key = (uint32_t)first.n,
+                    .batch = (uint32_t)first.batch,
+                    .pos = pos,
+                    .head = head,
+                    .dead = t->dead };
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *l = &t->lanes[r];
+        pos[r] = l->used ? (uint32_t)pair_of(&t->s, l, j0).pos : 0;
+        head[r] = l->used ? (uint32_t)l->head : 0;
+    }
+    begin_philox(&d, t->pr->p.dropout_seed);
+    t->pl->kernels->drop(probabilities, n, &d);
 }
 
 ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *at)
 {
+    uint32_t c0, c1, c2, c3;
+    attn_drop d;
     if (!at)
         return 0;
     if (!(dropout_p > 0 && dropout_p < 1))
         return !(dropout_p >= 1);
-    return keeps(seed, (uint32_t)((double)dropout_p * 4294967296.0), at);
+    c0 = (uint32_t)at->n;
+    c1 = (uint32_t)at->pos;
+    c2 = (uint32_t)at->head;
+    c3 = (uint32_t)at->batch;
+    begin_philox(&d, seed);
+    philox(&d, 1, &c0, &c1, &c2, &c3);
+    return c0 >= (uint32_t)((double)dropout_p * 4294967296.0);
 }
 
 /* src/masks.c - masks: which keys a query row sees.
@@ -4993,7 +5054,7 @@ static void set_scratch(tile *t, char *slot)
     t->s_tile = (float *)(void *)(slot + pl->s);
     t->x_tile = (float *)(void *)(slot + pl->x);
     t->lane_values = (float *)(void *)(slot + pl->lane_values);
-    t->lane_keys = (int *)(void *)(slot + pl->lane_keys);
+    t->lane_ints = (int *)(void *)(slot + pl->lane_ints);
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);
@@ -5613,7 +5674,7 @@ static void hide_pairs(tile *t, float *s, int64_t j0, int n)
 static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
 {
     const int rows = t->pl->rows;
-    int *begin = t->lane_keys, *end = begin + rows, r, all = 1;
+    int *begin = t->lane_ints, *end = begin + rows, r, all = 1;
     if (class == ATTN_TILE_PARTIAL && t->by_pair) {
         hide_pairs(t, s, j0, n);
         return;
@@ -10597,7 +10658,7 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, natural, p->score ? pairs : 0),
         PART(desk, x, pairs),
         PART(desk, blank.lane_values, 3 * rows),
-        PART(desk, blank.lane_keys, 2 * rows),
+        PART(desk, blank.lane_ints, 2 * rows),
         PART(desk, blank.alive, pairs + 8), /* turn_eight reads whole words. */
         PART(desk, blank.eight, 8 * rows),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
@@ -10753,23 +10814,31 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
+    if (!w->pr->drop_below)
+        return;
     for (k = 0; k < n * w->pl->rows; k++)
         w->x[k] = 1.0f;
     drop_keys(&row->t, w->x, j0, n);
 }
 
+/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. */
+static void scale_kept(const desk *w, float *x, int n, float dropped)
+{
+    const float *const kept = w->x, factor = w->pr->keep_factor;
+    const int count = w->pr->drop_below ? n * w->pl->rows : 0;
+    int k;
+    for (k = 0; k < count; k++) {
+        const float scaled = x[k] * factor;
+        x[k] = kept[k] > 0 ? scaled : dropped;
+    }
+}
+
 /* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const int count = n * w->pl->rows;
-    int k;
     multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
-    if (w->pr->drop_below)
-        mark_kept(w, row, j0, n);
-    for (k = 0; k < count && w->pr->drop_below; k++) {
-        const float scaled = w->dp[k] * w->pr->keep_factor;
-        w->dp[k] = w->x[k] > 0 ? scaled : 0.0f;
-    }
+    mark_kept(w, row, j0, n);
+    scale_kept(w, w->dp, n, 0.0f);
 }
 
 /* pass_score passes dS through the derivative of the score callback. */
@@ -10824,17 +10893,6 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
- * dead. */
-static void drop_probabilities(const desk *w, int n)
-{
-    int k;
-    for (k = 0; k < n * w->pl->rows && w->pr->drop_below; k++) {
-        const float scaled = w->s[k] * w->pr->keep_factor;
-        w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
-    }
-}
-
 /* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
@@ -10842,7 +10900,7 @@ static void finish_pairs(const desk *w, int n)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, n);
     if (w->redo)
         mark_live(w, n);
-    drop_probabilities(w, n);
+    scale_kept(w, w->s, n, ATTN_DEAD);
 }
 
 /* src/backward/panel.c - the panel: rows of one head, and keys, as the products of a worker read them. */
@@ -11797,12 +11855,11 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
     load_keys(w, j0, count);
-    if (w->pr->drop_below)
-        mark_kept(w, n->row, j0, count);
+    mark_kept(w, n->row, j0, count);
     memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
-    drop_probabilities(w, count);
+    scale_kept(w, w->s, count, ATTN_DEAD);
     add_to_dq(w, n->row->dq_total, j0, count, all);
     add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
     add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);

@@ -1952,7 +1952,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 10
+#define ATTN_KERNEL_ABI 11
 
 #ifdef __cplusplus
 }

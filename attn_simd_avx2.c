@@ -73,6 +73,25 @@
     ((i) == 0 ? _mm256_permute2f128_ps(x, x, 0) : _mm256_permute2f128_ps(x, x, 0x11))
 #define v_squares(x) squares_avx2(x)
 #define PIN(x) __asm__("" : "+x"(x))
+#define vw words_avx2
+#define w_load(p) words_load_avx2(_mm256_loadu_si256((const void *)(p)))
+#define w_set1(u) words_set1_avx2(u)
+#define w_low(x, u) words_low_avx2(x, u)
+#define w_high(x, u) words_high_avx2(x, u)
+#define w_xor(a, b, c) words_xor_avx2(a, b, c)
+#define w_below(x, u) words_below_avx2(x, u)
+
+#define XOR_3(a, b, c) _mm256_xor_si256(_mm256_xor_si256(a, b), c)
+WORDS_IN_HALVES(avx2, __m256i, _mm256_set1_epi32, _mm256_mul_epu32, _mm256_srli_epi64, XOR_3)
+
+/* With the sign bit turned, words compare as integers do. */
+INLINE __m256 words_below_avx2(words_avx2 x, uint32_t u)
+{
+    const __m256i sign = _mm256_set1_epi32(INT32_MIN), odd = _mm256_slli_epi64(x.odd, 32);
+    const __m256i all = _mm256_blend_epi32(x.even, odd, 0xaa);
+    const __m256i limit = _mm256_xor_si256(_mm256_set1_epi32((int)u), sign);
+    return v_float(_mm256_cmpgt_epi32(limit, _mm256_xor_si256(all, sign)));
+}
 
 /* 16-bit numbers without -0. */
 INLINE void store_half_avx2(uint16_t *p, __m128i h)

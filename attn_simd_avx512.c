@@ -73,6 +73,23 @@
 #define v_quarter(x, i) quarter_avx512(x, i)
 #define v_squares(x) squares_avx512(x)
 #define PIN(x) __asm__("" : "+v"(x))
+#define vw words_avx512
+#define w_load(p) words_load_avx512(_mm512_loadu_si512(p))
+#define w_set1(u) words_set1_avx512(u)
+#define w_low(x, u) words_low_avx512(x, u)
+#define w_high(x, u) words_high_avx512(x, u)
+#define w_xor(a, b, c) words_xor_avx512(a, b, c)
+#define w_below(x, u) words_below_avx512(x, u)
+
+#define XOR_3(a, b, c) _mm512_ternarylogic_epi32(a, b, c, 0x96)
+WORDS_IN_HALVES(avx512, __m512i, _mm512_set1_epi32, _mm512_mul_epu32, _mm512_srli_epi64, XOR_3)
+
+INLINE __mmask16 words_below_avx512(words_avx512 x, uint32_t u)
+{
+    const __m512i odd = _mm512_slli_epi64(x.odd, 32);
+    const __m512i all = _mm512_mask_blend_epi32(0xaaaa, x.even, odd);
+    return _mm512_cmplt_epu32_mask(all, _mm512_set1_epi32((int)u));
+}
 
 /* 16-bit numbers without -0. */
 INLINE void store_half_avx512(uint16_t *p, __m256i h)

@@ -65,6 +65,20 @@
 #define v_quarter(x, i) ((void)(i), (x))
 #define v_squares(x) transpose_neon(x)
 #define PIN(x) __asm__("" : "+w"(x))
+#define vw uint32x4_t
+#define w_load(p) vld1q_u32(p)
+#define w_set1(u) vdupq_n_u32(u)
+#define w_low(x, u) vmulq_n_u32(x, u)
+#define w_high(x, u) words_high_neon(x, vdupq_n_u32(u))
+#define w_xor(a, b, c) veorq_u32(veorq_u32(a, b), c)
+#define w_below(x, u) vcltq_u32(x, vdupq_n_u32(u))
+
+INLINE uint32x4_t words_high_neon(uint32x4_t x, uint32x4_t factor)
+{
+    const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(factor));
+    const uint64x2_t high = vmull_high_u32(x, factor);
+    return vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+}
 
 /* 16-bit numbers without -0. */
 INLINE void store_half_neon(uint16_t *p, uint16x4_t h)

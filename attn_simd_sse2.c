@@ -65,6 +65,26 @@
 #define v_to_bf16(p, x) sse2_to_bf16(p, x)
 #define v_transpose(x) transpose_sse2(x)
 #define PIN(x) __asm__("" : "+x"(x))
+#define vw words_sse2
+#define w_load(p) words_load_sse2(_mm_loadu_si128((const void *)(p)))
+#define w_set1(u) words_set1_sse2(u)
+#define w_low(x, u) words_low_sse2(x, u)
+#define w_high(x, u) words_high_sse2(x, u)
+#define w_xor(a, b, c) words_xor_sse2(a, b, c)
+#define w_below(x, u) words_below_sse2(x, u)
+
+#define XOR_3(a, b, c) _mm_xor_si128(_mm_xor_si128(a, b), c)
+WORDS_IN_HALVES(sse2, __m128i, _mm_set1_epi32, _mm_mul_epu32, _mm_srli_epi64, XOR_3)
+
+/* With the sign bit turned, words compare as integers do. */
+INLINE __m128 words_below_sse2(words_sse2 x, uint32_t u)
+{
+    const __m128i sign = _mm_set1_epi32(INT32_MIN), lower = _mm_set_epi32(0, -1, 0, -1);
+    const __m128i odd = _mm_slli_epi64(x.odd, 32);
+    const __m128i all = _mm_or_si128(_mm_and_si128(x.even, lower), odd);
+    const __m128i limit = _mm_xor_si128(_mm_set1_epi32((int)u), sign);
+    return v_float(_mm_cmplt_epi32(_mm_xor_si128(all, sign), limit));
+}
 
 INLINE void transpose_sse2(__m128 *x)
 {

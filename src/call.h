@@ -88,7 +88,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_keys, alpha, blocks, alive, eight;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, eight;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -141,7 +141,7 @@ typedef struct tile {
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
     float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_keys; /* lane_keys [2][rows] clips keys to begin and end. */
+    int *lane_ints; /* [2][rows]: where keys are clipped, or the counters of dropout */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "philox.c"
 #include "storage.c"
 #include "states.c"
 
@@ -289,6 +290,24 @@ KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
     (void)hw;
     for (k = 0; k < n * LANES; k++)
         s[k] = alive[k] ? s[k] : NEG_INF;
+}
+
+KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
+{
+    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, p += LANES) {
+        for (r = 0; r < LANES; r++) {
+            c0[r] = of->key + (uint32_t)j;
+            c1[r] = of->pos[r];
+            c2[r] = of->head[r];
+            c3[r] = of->batch;
+        }
+        philox(of, LANES, c0, c1, c2, c3);
+        for (r = 0; r < LANES; r++)
+            p[r] = c0[r] < of->below ? of->dead : p[r];
+    }
 }
 
 /* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */

@@ -136,7 +136,7 @@ static void hide_pairs(tile *t, float *s, int64_t j0, int n)
 static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
 {
     const int rows = t->pl->rows;
-    int *begin = t->lane_keys, *end = begin + rows, r, all = 1;
+    int *begin = t->lane_ints, *end = begin + rows, r, all = 1;
     if (class == ATTN_TILE_PARTIAL && t->by_pair) {
         hide_pairs(t, s, j0, n);
         return;

@@ -97,7 +97,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->x = place(&at, rows * keys, sizeof(float));
     /* They hold factors, mu, and the sums of split items. */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
-    pl->lane_keys = place(&at, 2 * rows, sizeof(int));
+    pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
     pl->alive = place(&at, rows * keys + 8, sizeof(uint8_t)); /* turn_eight reads whole words. */

@@ -127,6 +127,21 @@ typedef struct attn_row_stats {
     const float *delta; /* sum of p * dp over the row's keys */
 } attn_row_stats;
 
+#define ATTN_PHILOX_ROUNDS 10
+#define ATTN_PHILOX_A 0xd2511f53u
+#define ATTN_PHILOX_B 0xcd9e8d57u
+
+/* Dropout of a tile. Word 0 of Philox4x32-10 with counter (key, pos, head, batch), and a key of two
+ * words for each round, decides about a pair. */
+typedef struct attn_drop {
+    uint32_t keys[ATTN_PHILOX_ROUNDS][2];
+    uint32_t below; /* A word below it drops its pair. */
+    uint32_t key;   /* of the first row of p */
+    uint32_t batch;
+    const uint32_t *pos, *head; /* per lane */
+    float dead;                 /* p of a dropped pair */
+} attn_drop;
+
 /* What running_max says about a block. */
 #define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
 #define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
@@ -190,6 +205,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of key + j and the lane. */        \
+    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
     /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \

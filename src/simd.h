@@ -28,6 +28,10 @@
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
+ *   vw             VL words of 32 bits, in a form of the set's own
+ *   w_load(p) w_set1(u) w_xor(a, b, c)
+ *   w_low(x, u) w_high(x, u)   the lower and the upper words of the products of x and u
+ *   w_below(x, u)  the lanes whose word is below u, without signs
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
  *   v_quarters_f16(p, at) v_quarters_bf16(p, at)   the same of 16-bit types
@@ -73,6 +77,35 @@
 /* Hides where an integer or pointer comes from: compilers else derive more of them than there are
  * registers. */
 #define HIDE(x) __asm__("" : "+r"(x))
+
+/* Words of 32 bits for a set whose multiplication takes the lower and gives all of 64 bits: those of
+ * even and of odd lanes, each in the lower half of 64 bits. The upper half is anything. right(x, n)
+ * shifts 64 bits. */
+#define WORDS_IN_HALVES(isa, vi, set1, multiply, right, xor_3)                                     \
+    typedef struct words_##isa {                                                                   \
+        vi even, odd;                                                                              \
+    } words_##isa;                                                                                 \
+    INLINE words_##isa words_load_##isa(vi x)                                                      \
+    {                                                                                              \
+        return (words_##isa){ x, right(x, 32) };                                                   \
+    }                                                                                              \
+    INLINE words_##isa words_set1_##isa(uint32_t u)                                                \
+    {                                                                                              \
+        return (words_##isa){ set1((int)u), set1((int)u) };                                        \
+    }                                                                                              \
+    INLINE words_##isa words_low_##isa(words_##isa x, uint32_t u)                                  \
+    {                                                                                              \
+        return (words_##isa){ multiply(x.even, set1((int)u)), multiply(x.odd, set1((int)u)) };     \
+    }                                                                                              \
+    INLINE words_##isa words_high_##isa(words_##isa x, uint32_t u)                                 \
+    {                                                                                              \
+        x = words_low_##isa(x, u);                                                                 \
+        return (words_##isa){ right(x.even, 32), right(x.odd, 32) };                               \
+    }                                                                                              \
+    INLINE words_##isa words_xor_##isa(words_##isa a, words_##isa b, words_##isa c)                \
+    {                                                                                              \
+        return (words_##isa){ xor_3(a.even, b.even, c.even), xor_3(a.odd, b.odd, c.odd) };         \
+    }
 
 /* What a product has beside it: nothing, or exponentials with or without special cases. */
 #define EXP_NONE 0
@@ -1063,6 +1096,39 @@ static void isa(hide)(float *s, const uint8_t *alive, int n)
     for (k = 0; k < n * ROWS; k += VL)
         v_store(s + k,
                 v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY, v_load(s + k)));
+}
+
+/* ---- dropout */
+
+/* philox gives word 0 of a counter's random number, as src/philox.c does. */
+INLINE vw isa(philox)(const attn_drop *of, vw c0, vw c1, vw c2, vw c3)
+{
+    EACH(i, ATTN_PHILOX_ROUNDS) {
+        const vw low_a = w_low(c0, ATTN_PHILOX_A), high_a = w_high(c0, ATTN_PHILOX_A);
+        const vw low_b = w_low(c2, ATTN_PHILOX_B), high_b = w_high(c2, ATTN_PHILOX_B);
+        c0 = w_xor(high_b, c1, w_set1(of->keys[i][0]));
+        c1 = low_b;
+        c2 = w_xor(high_a, c3, w_set1(of->keys[i][1]));
+        c3 = low_a;
+    }
+    return c0;
+}
+
+static void isa(drop)(float *p, int n, const attn_drop *of)
+{
+    const vf dead = v_set1(of->dead);
+    int v, j;
+    for (v = 0; v < ROWS; v += VL) {
+        const vw pos = w_load(of->pos + v), head = w_load(of->head + v);
+        const attn_drop *d = of;
+        float *row = p + v;
+        for (j = 0; j < n; j++, row += ROWS) {
+            vw word;
+            HIDE(d); /* Compilers else keep 20 vectors of keys on the stack. */
+            word = isa(philox)(d, w_set1(of->key + (uint32_t)j), pos, head, w_set1(of->batch));
+            v_store(row, v_select(w_below(word, of->below), dead, v_load(row)));
+        }
+    }
 }
 
 /* ---- what changes a logit */

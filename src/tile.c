@@ -22,7 +22,7 @@ static void set_scratch(tile *t, char *slot)
     t->s_tile = (float *)(void *)(slot + pl->s);
     t->x_tile = (float *)(void *)(slot + pl->x);
     t->lane_values = (float *)(void *)(slot + pl->lane_values);
-    t->lane_keys = (int *)(void *)(slot + pl->lane_keys);
+    t->lane_ints = (int *)(void *)(slot + pl->lane_ints);
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint8_t *)(slot + pl->alive);

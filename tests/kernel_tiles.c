@@ -264,6 +264,22 @@ static void run_exp_sum(const attn_kernels *f, tile *t)
     f->exp_sum(t->array[E], KEYS, 0.0f, t->array[M], t->array[L]);
 }
 
+/* The lanes' integers serve as their counters. */
+static void run_drop(const attn_kernels *f, tile *t)
+{
+    attn_drop d = { .below = 0x40000000u,
+                    .key = 0xfffffff0u, /* it begins anew on the way */
+                    .batch = 3,
+                    .pos = t->array[BEGIN],
+                    .head = t->array[END],
+                    .dead = ATTN_DEAD };
+    for (uint32_t i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        d.keys[i][0] = 0x9e3779b9u * (i + 1);
+        d.keys[i][1] = 0xbb67ae85u * (i + 2);
+    }
+    f->drop(t->array[S], KEYS, &d);
+}
+
 static void run_rescale(const attn_kernels *f, tile *t)
 {
     f->rescale(t->array[O], t->array[DECAY], t->dim);
@@ -448,6 +464,7 @@ const kernel_entry kernel_entries[] = {
     { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
     { "clip", run_clip, 1, BYTES, 8, 0, NULL },
     { "hide", run_hide, 1, BYTES, 9, 0, NULL },
+    { "drop", run_drop, 1, BYTES, 8, 0, NULL },
     { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
     { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },
     { "exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL },

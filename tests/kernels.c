@@ -425,6 +425,80 @@ static void check_masks(const sizes *z)
     check_lanes("hide", c, d, z->n, z->first);
 }
 
+/* Every word of the counters and keys is random. */
+static void check_drop(const sizes *z)
+{
+    const int rows = tested->rows, few = portable->rows;
+    float *a = normal_matrix((int64_t)z->n * rows, 1), *b = take_lanes(a, z->n, rows, z->first);
+    uint32_t pos[MAX_ROWS], head[MAX_ROWS], pos_few[MAX_ROWS], head_few[MAX_ROWS];
+    attn_drop d = { .below = rng_chance(50) ? 0x80000000u : (uint32_t)rng_u64(),
+                    .key = (uint32_t)rng_u64(),
+                    .batch = (uint32_t)rng_u64(),
+                    .pos = pos,
+                    .head = head,
+                    .dead = rng_chance(50) ? ATTN_DEAD : 0.0f };
+    attn_drop d_few = d;
+    for (int i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        d.keys[i][0] = d_few.keys[i][0] = (uint32_t)rng_u64();
+        d.keys[i][1] = d_few.keys[i][1] = (uint32_t)rng_u64();
+    }
+    for (int r = 0; r < rows; r++) {
+        pos[r] = (uint32_t)rng_u64();
+        head[r] = (uint32_t)rng_u64();
+    }
+    for (int r = 0; r < few; r++) {
+        pos_few[r] = pos[(z->first + r) % rows];
+        head_few[r] = head[(z->first + r) % rows];
+    }
+    d_few.pos = pos_few;
+    d_few.head = head_few;
+    tested->drop(a, z->n, &d);
+    portable->drop(b, z->n, &d_few);
+    check_lanes("drop", a, b, z->n, z->first);
+}
+
+/* The known answers published with Random123, in every lane: a word keeps its pair up to `below` of
+ * the word itself. */
+static void check_known_words(const sizes *z)
+{
+    static const struct {
+        uint32_t counter[4], key[2], word;
+    } known[] = {
+        { { 0, 0, 0, 0 }, { 0, 0 }, 0x6627e8d5u },
+        { { ~0u, ~0u, ~0u, ~0u }, { ~0u, ~0u }, 0x408f276du },
+        { { 0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u },
+          { 0xa4093822u, 0x299f31d0u },
+          0xd16cfe09u },
+    };
+    float *p = matrix(tested->rows);
+    uint32_t pos[MAX_ROWS], head[MAX_ROWS];
+    (void)z;
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+        for (uint32_t more = 0; more < 2; more++) {
+            attn_drop d = { .below = known[k].word + more,
+                            .key = known[k].counter[0],
+                            .batch = known[k].counter[3],
+                            .pos = pos,
+                            .head = head,
+                            .dead = 2 };
+            int dropped = 0;
+            for (uint32_t i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+                d.keys[i][0] = known[k].key[0] + i * 0x9e3779b9u;
+                d.keys[i][1] = known[k].key[1] + i * 0xbb67ae85u;
+            }
+            for (int r = 0; r < tested->rows; r++) {
+                pos[r] = known[k].counter[1];
+                head[r] = known[k].counter[2];
+                p[r] = 1;
+            }
+            tested->drop(p, 1, &d);
+            for (int r = 0; r < tested->rows; r++)
+                dropped += p[r] > 1;
+            CHECK(dropped == (more ? tested->rows : 0), "known answer %d: %d lanes dropped", (int)k,
+                  dropped);
+        }
+}
+
 static void check_finite(const sizes *z)
 {
     const int64_t n = 1 + rng_int(0, 100);
@@ -706,6 +780,8 @@ static const struct {
     { "add_scaled", check_add_scaled },
     { "sums midway", check_add_midway },
     { "clip and hide", check_masks },
+    { "drop", check_drop },
+    { "known words of Philox", check_known_words },
     { "a block", check_block },
     { "pv", check_pv },
     { "other lanes", check_other_lanes },

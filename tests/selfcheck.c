@@ -419,6 +419,28 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
             l[lane] -= s[lane];
 }
 
+static void drop_none(float *p, int n, const attn_drop *of)
+{
+    (void)p, (void)n, (void)of;
+}
+
+/* Every row gets the numbers of the one before. */
+static void drop_row_before(float *p, int n, const attn_drop *of)
+{
+    uint32_t pos[ATTN_KERNEL_MAX_ROWS];
+    attn_drop wrong = *of;
+    for (int lane = 0; lane < real->rows; lane++)
+        pos[lane] = of->pos[lane] - 1;
+    wrong.pos = pos;
+    real->drop(p, n, &wrong);
+}
+
+static void drop_last_key(float *p, int n, const attn_drop *of)
+{
+    if (n > 1)
+        real->drop(p, n - 1, of);
+}
+
 #define MUTANTS(USE)                                                                               \
     USE(qk, qk_last_key, TILED)                                                                    \
     USE(qk, qk_last_dim, TILED)                                                                    \
@@ -435,6 +457,10 @@ static void exp_sum_first(float *s, int n, float dead, const float *m, float *l)
     USE(clip, clip_end, TILED)                                                                     \
     USE(clip, clip_begin, TILED)                                                                   \
     USE(hide, hide_last, TILED)                                                                    \
+    USE(drop, drop_none, TILED)                                                                    \
+    USE(drop, drop_row_before, TILED)                                                              \
+    USE(drop, drop_last_key, TILED)                                                                \
+    USE(drop, drop_none, NAIVE)                                                                    \
     USE(running_max, max_no_alpha_l, TILED)                                                        \
     USE(running_max, max_no_rise, TILED)                                                           \
     USE(running_max, max_old, TILED)                                                               \

@@ -193,12 +193,11 @@ static void textbook_products(desk *w, const textbook_rows *n, int64_t j0, int c
     const attn_term dk = { w->dp, n->row->q, all, 0, count };
     const attn_term dv = { w->s, n->row->dout, all, 0, count };
     load_keys(w, j0, count);
-    if (w->pr->drop_below)
-        mark_kept(w, n->row, j0, count);
+    mark_kept(w, n->row, j0, count);
     memcpy(w->s, n->p + j0 * w->pl->rows, bytes);
     memcpy(w->dp, n->ds + j0 * w->pl->rows, bytes);
     mark_live(w, count);
-    drop_probabilities(w, count);
+    scale_kept(w, w->s, count, ATTN_DEAD);
     add_to_dq(w, n->row->dq_total, j0, count, all);
     add_terms(w, KEYS, w->total[KEYS] + j0 * w->pl->pitch[KEYS], &dk, 1, count);
     add_terms(w, VALUES, w->total[VALUES] + j0 * w->pl->pitch[VALUES], &dv, 1, count);

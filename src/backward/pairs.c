@@ -52,23 +52,31 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
+    if (!w->pr->drop_below)
+        return;
     for (k = 0; k < n * w->pl->rows; k++)
         w->x[k] = 1.0f;
     drop_keys(&row->t, w->x, j0, n);
 }
 
+/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. */
+static void scale_kept(const desk *w, float *x, int n, float dropped)
+{
+    const float *const kept = w->x, factor = w->pr->keep_factor;
+    const int count = w->pr->drop_below ? n * w->pl->rows : 0;
+    int k;
+    for (k = 0; k < count; k++) {
+        const float scaled = x[k] * factor;
+        x[k] = kept[k] > 0 ? scaled : dropped;
+    }
+}
+
 /* pair_dp computes dP = dout V^T in w->dp; a dropped key has +0. */
 static void pair_dp(const desk *w, const grad_tile *row, int64_t j0, int n, attn_lanes lanes)
 {
-    const int count = n * w->pl->rows;
-    int k;
     multiply_rows(w, VALUES, w->dp, row->dout_t, j0, n, lanes);
-    if (w->pr->drop_below)
-        mark_kept(w, row, j0, n);
-    for (k = 0; k < count && w->pr->drop_below; k++) {
-        const float scaled = w->dp[k] * w->pr->keep_factor;
-        w->dp[k] = w->x[k] > 0 ? scaled : 0.0f;
-    }
+    mark_kept(w, row, j0, n);
+    scale_kept(w, w->dp, n, 0.0f);
 }
 
 /* pass_score passes dS through the derivative of the score callback. */
@@ -123,17 +131,6 @@ static void mark_live(const desk *w, int n)
             w->dp[k] = 0.0f;
 }
 
-/* drop_probabilities multiplies p of pairs that are kept by dropout's factor and makes the others
- * dead. */
-static void drop_probabilities(const desk *w, int n)
-{
-    int k;
-    for (k = 0; k < n * w->pl->rows && w->pr->drop_below; k++) {
-        const float scaled = w->s[k] * w->pr->keep_factor;
-        w->s[k] = w->x[k] > 0 ? scaled : ATTN_DEAD;
-    }
-}
-
 /* finish_pairs takes the last steps before the products. */
 static void finish_pairs(const desk *w, int n)
 {
@@ -141,5 +138,5 @@ static void finish_pairs(const desk *w, int n)
         w->kernels->softcap_gradient(w->dp, w->tanh, w->s, n);
     if (w->redo)
         mark_live(w, n);
-    drop_probabilities(w, n);
+    scale_kept(w, w->s, n, ATTN_DEAD);
 }

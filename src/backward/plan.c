@@ -168,7 +168,7 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, natural, p->score ? pairs : 0),
         PART(desk, x, pairs),
         PART(desk, blank.lane_values, 3 * rows),
-        PART(desk, blank.lane_keys, 2 * rows),
+        PART(desk, blank.lane_ints, 2 * rows),
         PART(desk, blank.alive, pairs + 8), /* turn_eight reads whole words. */
         PART(desk, blank.eight, 8 * rows),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),

@@ -69,6 +69,14 @@ static void idle_hide(float *s, const uint8_t *alive, int n)
     (void)s, (void)alive, (void)n;
 }
 
+/* The last round goes without its key. */
+static void drop_unkeyed(float *p, int n, const attn_drop *of)
+{
+    attn_drop d = *of;
+    d.keys[ATTN_PHILOX_ROUNDS - 1][0] = 0;
+    right->drop(p, n, &d);
+}
+
 static void idle_rescale(float *x, const float *alpha, int64_t count)
 {
     (void)x, (void)alpha, (void)count;
@@ -159,6 +167,7 @@ static void check_wrong_kernels(void)
     PLANT(softcap, idle_softcap, "softcap ");
     PLANT(clip, clip_end_only, "clip ");
     PLANT(hide, idle_hide, "hide ");
+    PLANT(drop, drop_unkeyed, "drop ");
     PLANT(narrow_bf16, narrow_down, "narrow_bf16 ");
     PLANT(rescale, idle_rescale, "rescale tile ");
     PLANT(qk, qk_alone, "qk_exp qk_exp_calm tile ");
