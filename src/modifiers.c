@@ -53,21 +53,53 @@ static void apply_bias(tile *t, float *s, int64_t j0, int n)
     t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
 }
 
+/* is_near tells whether 32 bits hold the distances of a row from a tile of keys. */
+static int is_near(int64_t pos, int64_t j0)
+{
+    return pos - j0 > INT32_MIN / 2 && pos - j0 < INT32_MAX / 2;
+}
+
+/* far_distances sets the distances of lane r from keys j0 to j0+n-1. */
+static void far_distances(const tile *t, int r, int64_t j0, int n)
+{
+    int j;
+    for (j = 0; j < n; j++) {
+        const int64_t distance = t->lanes[r].pos - (j0 + j);
+        t->x_tile[j * t->pl->rows + r] = (float)(distance < 0 ? -distance : distance);
+    }
+}
+
+/* near_distances sets those of all lanes, each from[lane] behind key j0: by fours, which compilers turn
+ * into vectors. */
+static void near_distances(const tile *t, const int *from, int n)
+{
+    const int rows = t->pl->rows;
+    float *x = t->x_tile;
+    int j, r, i;
+    for (j = 0; j < n; j++, x += rows)
+        for (r = 0; r < rows; r += 4)
+            for (i = 0; i < 4; i++) {
+                const float distance = (float)(from[r + i] - j);
+                x[r + i] = float_of(bits_of(distance) & 0x7fffffffu);
+            }
+}
+
 static void apply_alibi(tile *t, float *s, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
     const float *slopes = p->alibi_slopes + t->s.b * p->alibi_stride;
     const int rows = t->pl->rows;
-    int j, r;
+    int *const from = t->lane_ints, r;
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
         const float slope2 = l->used ? slopes[l->head] * LOG2E_HI : 0.0f;
         t->lane_values[r] = -slope2;
-        for (j = 0; j < n; j++) {
-            const int64_t distance = l->used ? l->pos - (j0 + j) : 0;
-            t->x_tile[j * rows + r] = (float)(distance < 0 ? -distance : distance);
-        }
+        from[r] = l->used && is_near(l->pos, j0) ? (int)(l->pos - j0) : 0;
     }
+    near_distances(t, from, n);
+    for (r = 0; r < rows; r++)
+        if (t->lanes[r].used && !is_near(t->lanes[r].pos, j0))
+            far_distances(t, r, j0, n);
     t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
 }
 
