@@ -3629,7 +3629,7 @@ static array_shape array_shape_of(const array_set *s, const call_field *f)
     for (axis = 3; axis >= 0; axis--) {
         shape.count[axis] = axis == 0 && joint ? 1 : s->x->count[f->axis[axis]];
         shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
-        packed *= max64(shape.count[axis], 1);
+        packed = times(packed, max64(shape.count[axis], 1));
     }
     return shape;
 }

@@ -74,7 +74,7 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
     }
     for (axis = 3; axis >= 0; axis--) {
         a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) : packed;
-        packed *= a.count[axis];
+        packed = times(packed, a.count[axis]);
     }
     if (lies_packed(f, &all->axes)) {
         a.count[0] = 1;
