@@ -4844,14 +4844,32 @@ static int bit_of(const uint8_t *bits, int64_t index)
     return bits[byte] >> (index - byte * 8) & 1;
 }
 
+/* eight_bits gives bits index to index+7; a byte without one of them is not read. */
+static int eight_bits(const uint8_t *bits, int64_t index)
+{
+    const int64_t first = floor_div(index, 8);
+    const int shift = (int)(index - first * 8);
+    const int above = shift ? bits[first + 1] << (8 - shift) : 0;
+    return (bits[first] >> shift | above) & 0xff;
+}
+
 static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                      uint8_t *alive)
 {
+    static const uint8_t place[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
     const attn_mask *m = &p->bit_mask;
     const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
     const int invert = m->invert != 0;
+    uint64_t places;
     int t;
-    for (t = 0; t < n; t++)
+    memcpy(&places, place, sizeof places);
+    for (t = 0; t + 8 <= n && m->stride_kv == 1; t += 8) {
+        const uint64_t apart = EVERY_BYTE((uint64_t)eight_bits(m->data, first + t)) & places;
+        uint8_t eight[8];
+        memcpy(eight, &apart, sizeof eight);
+        hide_zeros(alive + t, eight, 8, invert);
+    }
+    for (; t < n; t++)
         alive[t] &= bit_of(m->data, first + t * m->stride_kv) != invert;
 }
 

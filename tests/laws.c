@@ -134,7 +134,7 @@ void as_bool(attn_params *p, const uint8_t *shown)
 void as_bits(attn_params *p, const uint8_t *shown)
 {
     const int64_t count = p->batch * p->num_heads_q * p->seq_len_q * p->seq_len_kv;
-    uint8_t *bits = test_alloc((size_t)(count + 7) / 8);
+    uint8_t *bits = test_alloc_at((size_t)(count + 7) / 8, PLACE_PAGE_AFTER);
     memset(bits, 0, (size_t)(count + 7) / 8);
     for (int64_t n = 0; n < count; n++)
         bits[n / 8] = (uint8_t)(bits[n / 8] | (shown[n] == 0) << (n % 8));
