@@ -537,16 +537,19 @@ typedef struct attn_row_stats {
     const float *delta; /* sum of p * dp over the row's keys */
 } attn_row_stats;
 
+/* Philox4x32-10: two multipliers, and what each round adds to the two words of its key. */
 #define ATTN_PHILOX_ROUNDS 10
 #define ATTN_PHILOX_A 0xd2511f53u
 #define ATTN_PHILOX_B 0xcd9e8d57u
+#define ATTN_PHILOX_KEY_0 0x9e3779b9u
+#define ATTN_PHILOX_KEY_1 0xbb67ae85u
 
-/* Dropout of a tile. Word 0 of Philox4x32-10 with counter (key, pos, head, batch), and a key of two
- * words for each round, decides about a pair. */
+/* An attn_drop is dropout of a tile. Word 0 of Philox with counter (n, pos, head, batch) decides about
+ * a pair. */
 typedef struct attn_drop {
-    uint32_t keys[ATTN_PHILOX_ROUNDS][2];
-    uint32_t below; /* A word below it drops its pair. */
-    uint32_t key;   /* of the first row of p */
+    uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
+    uint32_t below;   /* A word below it drops its pair. */
+    uint32_t first_n; /* of the first row of p */
     uint32_t batch;
     const uint32_t *pos, *head; /* per lane */
     float dead;                 /* p of a dropped pair */
@@ -615,7 +618,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of key + j and the lane. */        \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */        \
     X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
@@ -1882,8 +1885,8 @@ static void begin_philox(attn_drop *d, uint64_t seed)
 {
     int i;
     for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        d->keys[i][0] = (uint32_t)seed + (uint32_t)i * 0x9e3779b9u;
-        d->keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * 0xbb67ae85u;
+        d->round_keys[i][0] = (uint32_t)seed + (uint32_t)i * ATTN_PHILOX_KEY_0;
+        d->round_keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * ATTN_PHILOX_KEY_1;
     }
 }
 
@@ -1894,7 +1897,7 @@ KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, ui
 {
     int i, r;
     for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        const uint32_t k0 = d->keys[i][0], k1 = d->keys[i][1];
+        const uint32_t k0 = d->round_keys[i][0], k1 = d->round_keys[i][1];
         for (r = 0; r < count; r++) {
             const uint64_t a = (uint64_t)ATTN_PHILOX_A * c0[r];
             const uint64_t b = (uint64_t)ATTN_PHILOX_B * c2[r];
@@ -2278,7 +2281,7 @@ KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
     (void)hw;
     for (j = 0; j < n; j++, p += LANES) {
         for (r = 0; r < LANES; r++) {
-            c0[r] = of->key + (uint32_t)j;
+            c0[r] = of->first_n + (uint32_t)j;
             c1[r] = of->pos[r];
             c2[r] = of->head[r];
             c3[r] = of->batch;
@@ -2856,7 +2859,7 @@ typedef struct tile {
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
     float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_ints; /* [2][rows]: where keys are clipped, or the counters of dropout */
+    int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
@@ -4673,22 +4676,22 @@ static void divide_plan(const problem *pr, plan *pl)
 
 /* src/dropout.c - dropout: a counter-based random number decides about each pair. */
 
-/* A dropped key stays in l and leaves o alone, like a dead one. Lanes without a row get numbers. */
+/* A dropped key stays in l and leaves o alone, like a dead one. Lanes without a row
+ * are drawn, too; nothing reads them. */
 static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
     uint32_t *const pos = (uint32_t *)t->lane_ints, *const head = pos + rows;
-    const attn_pair first = pair_of(&t->s, &t->lanes[0], j0);
     attn_drop d = { .below = t->pr->drop_below,
-                    .key = (uint32_t)first.n,
-                    .batch = (uint32_t)first.batch,
+                    .first_n = (uint32_t)(t->s.key_base + j0),
+                    .batch = (uint32_t)t->s.b,
                     .pos = pos,
                     .head = head,
                     .dead = t->dead };
     int r;
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
-        pos[r] = l->used ? (uint32_t)pair_of(&t->s, l, j0).pos : 0;
+        pos[r] = l->used ? (uint32_t)(t->s.key_base + l->pos) : 0;
         head[r] = l->used ? (uint32_t)l->head : 0;
     }
     begin_philox(&d, t->pr->p.dropout_seed);
@@ -5625,8 +5628,8 @@ static void far_distances(const tile *t, int r, int64_t j0, int n)
     }
 }
 
-/* near_distances sets those of all lanes, each from[lane] behind key j0: by fours, which compilers turn
- * into vectors. */
+/* near_distances sets the distances of all lanes; lane r is from[r] behind key j0. Rows of a tile are
+ * a multiple of 4, so that compilers can turn the inner loop into a vector. */
 static void near_distances(const tile *t, const int *from, int n)
 {
     const int rows = t->pl->rows;
@@ -10860,7 +10863,8 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. Without dropout it
+ * does nothing. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -10871,7 +10875,8 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. */
+/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. Without
+ * dropout it does nothing. */
 static void scale_kept(const desk *w, float *x, int n, float dropped)
 {
     const float *const kept = w->x, factor = w->pr->keep_factor;

@@ -141,7 +141,7 @@ typedef struct tile {
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
     float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
     float *lane_values;
-    int *lane_ints; /* [2][rows]: where keys are clipped, or the counters of dropout */
+    int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is

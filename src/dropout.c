@@ -6,22 +6,22 @@
 #include "philox.c"
 #include "problem.c"
 
-/* A dropped key stays in l and leaves o alone, like a dead one. Lanes without a row get numbers. */
+/* A dropped key stays in l and leaves o alone, like a dead one. Lanes without a row
+ * are drawn, too; nothing reads them. */
 static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
 {
     const int rows = t->pl->rows;
     uint32_t *const pos = (uint32_t *)t->lane_ints, *const head = pos + rows;
-    const attn_pair first = pair_of(&t->s, &t->lanes[0], j0);
     attn_drop d = { .below = t->pr->drop_below,
-                    .key = (uint32_t)first.n,
-                    .batch = (uint32_t)first.batch,
+                    .first_n = (uint32_t)(t->s.key_base + j0),
+                    .batch = (uint32_t)t->s.b,
                     .pos = pos,
                     .head = head,
                     .dead = t->dead };
     int r;
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
-        pos[r] = l->used ? (uint32_t)pair_of(&t->s, l, j0).pos : 0;
+        pos[r] = l->used ? (uint32_t)(t->s.key_base + l->pos) : 0;
         head[r] = l->used ? (uint32_t)l->head : 0;
     }
     begin_philox(&d, t->pr->p.dropout_seed);

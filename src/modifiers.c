@@ -69,8 +69,8 @@ static void far_distances(const tile *t, int r, int64_t j0, int n)
     }
 }
 
-/* near_distances sets those of all lanes, each from[lane] behind key j0: by fours, which compilers turn
- * into vectors. */
+/* near_distances sets the distances of all lanes; lane r is from[r] behind key j0. Rows of a tile are
+ * a multiple of 4, so that compilers can turn the inner loop into a vector. */
 static void near_distances(const tile *t, const int *from, int n)
 {
     const int rows = t->pl->rows;

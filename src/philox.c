@@ -13,8 +13,8 @@ static void begin_philox(attn_drop *d, uint64_t seed)
 {
     int i;
     for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        d->keys[i][0] = (uint32_t)seed + (uint32_t)i * 0x9e3779b9u;
-        d->keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * 0xbb67ae85u;
+        d->round_keys[i][0] = (uint32_t)seed + (uint32_t)i * ATTN_PHILOX_KEY_0;
+        d->round_keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * ATTN_PHILOX_KEY_1;
     }
 }
 
@@ -25,7 +25,7 @@ KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, ui
 {
     int i, r;
     for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        const uint32_t k0 = d->keys[i][0], k1 = d->keys[i][1];
+        const uint32_t k0 = d->round_keys[i][0], k1 = d->round_keys[i][1];
         for (r = 0; r < count; r++) {
             const uint64_t a = (uint64_t)ATTN_PHILOX_A * c0[r];
             const uint64_t b = (uint64_t)ATTN_PHILOX_B * c2[r];

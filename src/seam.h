@@ -127,16 +127,19 @@ typedef struct attn_row_stats {
     const float *delta; /* sum of p * dp over the row's keys */
 } attn_row_stats;
 
+/* Philox4x32-10: two multipliers, and what each round adds to the two words of its key. */
 #define ATTN_PHILOX_ROUNDS 10
 #define ATTN_PHILOX_A 0xd2511f53u
 #define ATTN_PHILOX_B 0xcd9e8d57u
+#define ATTN_PHILOX_KEY_0 0x9e3779b9u
+#define ATTN_PHILOX_KEY_1 0xbb67ae85u
 
-/* Dropout of a tile. Word 0 of Philox4x32-10 with counter (key, pos, head, batch), and a key of two
- * words for each round, decides about a pair. */
+/* An attn_drop is dropout of a tile. Word 0 of Philox with counter (n, pos, head, batch) decides about
+ * a pair. */
 typedef struct attn_drop {
-    uint32_t keys[ATTN_PHILOX_ROUNDS][2];
-    uint32_t below; /* A word below it drops its pair. */
-    uint32_t key;   /* of the first row of p */
+    uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
+    uint32_t below;   /* A word below it drops its pair. */
+    uint32_t first_n; /* of the first row of p */
     uint32_t batch;
     const uint32_t *pos, *head; /* per lane */
     float dead;                 /* p of a dropped pair */
@@ -205,7 +208,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of key + j and the lane. */        \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */        \
     X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \

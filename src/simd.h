@@ -29,7 +29,7 @@
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  *   vw             VL words of 32 bits, in a form of the set's own
- *   w_load(p) w_set1(u) w_xor(a, b, c)
+ *   w_load(p) w_set1(u)    VL words, and one in every lane;  w_xor(a, b, c)  of three
  *   w_low(x, u) w_high(x, u)   the lower and the upper words of the products of x and u
  *   w_below(x, u)  the lanes whose word is below u, without signs
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
@@ -78,9 +78,9 @@
  * registers. */
 #define HIDE(x) __asm__("" : "+r"(x))
 
-/* Words of 32 bits for a set whose multiplication takes the lower and gives all of 64 bits: those of
- * even and of odd lanes, each in the lower half of 64 bits. The upper half is anything. right(x, n)
- * shifts 64 bits. */
+/* Words of 32 bits for a set that multiplies the lower halves of 64-bit lanes to 64 bits: those of even
+ * lanes and those of odd lanes, each in the lower half of 64 bits. The upper half is anything. right(x,
+ * n) shifts 64 bits. */
 #define WORDS_IN_HALVES(isa, vi, set1, multiply, right, xor_3)                                     \
     typedef struct words_##isa {                                                                   \
         vi even, odd;                                                                              \
@@ -1106,9 +1106,9 @@ INLINE vw isa(philox)(const attn_drop *of, vw c0, vw c1, vw c2, vw c3)
     EACH(i, ATTN_PHILOX_ROUNDS) {
         const vw low_a = w_low(c0, ATTN_PHILOX_A), high_a = w_high(c0, ATTN_PHILOX_A);
         const vw low_b = w_low(c2, ATTN_PHILOX_B), high_b = w_high(c2, ATTN_PHILOX_B);
-        c0 = w_xor(high_b, c1, w_set1(of->keys[i][0]));
+        c0 = w_xor(high_b, c1, w_set1(of->round_keys[i][0]));
         c1 = low_b;
-        c2 = w_xor(high_a, c3, w_set1(of->keys[i][1]));
+        c2 = w_xor(high_a, c3, w_set1(of->round_keys[i][1]));
         c3 = low_a;
     }
     return c0;
@@ -1124,8 +1124,8 @@ static void isa(drop)(float *p, int n, const attn_drop *of)
         float *row = p + v;
         for (j = 0; j < n; j++, row += ROWS) {
             vw word;
-            HIDE(d); /* Compilers else keep 20 vectors of keys on the stack. */
-            word = isa(philox)(d, w_set1(of->key + (uint32_t)j), pos, head, w_set1(of->batch));
+            HIDE(d); /* Otherwise compilers keep 20 vectors of keys on the stack. */
+            word = isa(philox)(d, w_set1(of->first_n + (uint32_t)j), pos, head, w_set1(of->batch));
             v_store(row, v_select(w_below(word, of->below), dead, v_load(row)));
         }
     }

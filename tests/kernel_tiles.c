@@ -268,14 +268,14 @@ static void run_exp_sum(const attn_kernels *f, tile *t)
 static void run_drop(const attn_kernels *f, tile *t)
 {
     attn_drop d = { .below = 0x40000000u,
-                    .key = 0xfffffff0u, /* it begins anew on the way */
+                    .first_n = 0xfffffff0u, /* it begins anew on the way */
                     .batch = 3,
                     .pos = t->array[BEGIN],
                     .head = t->array[END],
                     .dead = ATTN_DEAD };
     for (uint32_t i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        d.keys[i][0] = 0x9e3779b9u * (i + 1);
-        d.keys[i][1] = 0xbb67ae85u * (i + 2);
+        d.round_keys[i][0] = ATTN_PHILOX_KEY_0 * (i + 1);
+        d.round_keys[i][1] = ATTN_PHILOX_KEY_1 * (i + 2);
     }
     f->drop(t->array[S], KEYS, &d);
 }

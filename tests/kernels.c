@@ -432,15 +432,15 @@ static void check_drop(const sizes *z)
     float *a = normal_matrix((int64_t)z->n * rows, 1), *b = take_lanes(a, z->n, rows, z->first);
     uint32_t pos[MAX_ROWS], head[MAX_ROWS], pos_few[MAX_ROWS], head_few[MAX_ROWS];
     attn_drop d = { .below = rng_chance(50) ? 0x80000000u : (uint32_t)rng_u64(),
-                    .key = (uint32_t)rng_u64(),
+                    .first_n = (uint32_t)rng_u64(),
                     .batch = (uint32_t)rng_u64(),
                     .pos = pos,
                     .head = head,
                     .dead = rng_chance(50) ? ATTN_DEAD : 0.0f };
     attn_drop d_few = d;
     for (int i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        d.keys[i][0] = d_few.keys[i][0] = (uint32_t)rng_u64();
-        d.keys[i][1] = d_few.keys[i][1] = (uint32_t)rng_u64();
+        d.round_keys[i][0] = d_few.round_keys[i][0] = (uint32_t)rng_u64();
+        d.round_keys[i][1] = d_few.round_keys[i][1] = (uint32_t)rng_u64();
     }
     for (int r = 0; r < rows; r++) {
         pos[r] = (uint32_t)rng_u64();
@@ -476,15 +476,15 @@ static void check_known_words(const sizes *z)
     for (size_t k = 0; k < sizeof known / sizeof *known; k++)
         for (uint32_t more = 0; more < 2; more++) {
             attn_drop d = { .below = known[k].word + more,
-                            .key = known[k].counter[0],
+                            .first_n = known[k].counter[0],
                             .batch = known[k].counter[3],
                             .pos = pos,
                             .head = head,
                             .dead = 2 };
             int dropped = 0;
             for (uint32_t i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-                d.keys[i][0] = known[k].key[0] + i * 0x9e3779b9u;
-                d.keys[i][1] = known[k].key[1] + i * 0xbb67ae85u;
+                d.round_keys[i][0] = known[k].key[0] + i * ATTN_PHILOX_KEY_0;
+                d.round_keys[i][1] = known[k].key[1] + i * ATTN_PHILOX_KEY_1;
             }
             for (int r = 0; r < tested->rows; r++) {
                 pos[r] = known[k].counter[1];

@@ -445,14 +445,16 @@ static void law_broadcast(int round)
 
 /* ---- distances that 32 bits do not hold ------------------------------------------------------ */
 
-/* One row sees the first and the last cell of more keys than memory holds: all pages are one of zeros. */
+/* One row sees the first and the last cell of more keys than memory holds, as all pages are one of
+ * zeros; it stands at the last key or at the first. */
 static void law_far_alibi(int round)
 {
     enum { CELL = 16, PAGE_BITS = 20 };
     static const int power[] = { 30, 31, 32 };
-    const int64_t keys = ((int64_t)1 << power[round]) + rng_int(1, 100), page = 1 << PAGE_BITS;
+    const int64_t keys = ((int64_t)1 << power[round % 3]) + rng_int(1, 100), page = 1 << PAGE_BITS;
     const int32_t offsets[] = { 0, 2 }, columns[] = { 0, (int32_t)((keys - 1) / CELL) };
-    const float slope = 1.0f / (float)((int64_t)1 << power[round]);
+    const float slope = 1.0f / (float)((int64_t)1 << power[round % 3]);
+    const int ahead = round / 3;
     float *rows = test_alloc((size_t)page * sizeof *rows), q = 1, o, lse = 0;
     int32_t *table = test_alloc((size_t)(keys / page + 1) * sizeof *table);
     attn_params p = {
@@ -465,7 +467,7 @@ static void law_far_alibi(int round)
     p.k.data = p.v.data = rows;
     p.o.data = &o;
     p.lse.data = &lse;
-    p.causal = 1;
+    p.alignment = ahead ? ATTN_ALIGN_TOP_LEFT : ATTN_ALIGN_BOTTOM_RIGHT;
     p.kv_rows.page_size = page;
     p.kv_rows.num_pages = 1;
     p.kv_rows.table = table;
@@ -478,7 +480,7 @@ static void law_far_alibi(int round)
     if (!run_part(&p, "ALiBi of far keys"))
         return;
     for (int64_t j = 0; j < keys; j += j == CELL - 1 ? (keys - 1) / CELL * CELL - j : 1)
-        sum += exp(-(double)slope * (double)(keys - 1 - j));
+        sum += exp(-(double)slope * (double)(ahead ? j : keys - 1 - j));
     CHECK(fabs((double)lse - log(sum)) < 1e-6, "%lld keys: lse is %.9g instead of %.9g",
           (long long)keys, (double)lse, log(sum));
 }
@@ -1120,7 +1122,7 @@ static const struct {
     { "parts of the rows", law_row_parts, 60 },
     { "parts of the keys", law_key_parts, 100 },
     { "a range of keys", law_key_range, 40 },
-    { "ALiBi of far keys", law_far_alibi, 3 },
+    { "ALiBi of far keys", law_far_alibi, 6 },
     { "dropout as told", law_dropout, 40 },
     { "Philox known answers", law_philox, 1 },
     { "probabilities beyond the range", law_keep_range, 4 },

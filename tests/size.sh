@@ -5,17 +5,23 @@
 #
 #     sh tests/size.sh
 #
-# Bytes of text with -O2 -ffunction-sections -Wl,--gc-sections. The limit: such a program had 152,867
-# at the last revision whose attn.c was the forward call alone (b25cabc; gcc 12; attn.o had 151,020),
-# and 155,819 when every level came into attn.c (the whole attn.o: 342,606). Since sentences are put
-# together out of line it had 142,815 (clang 14: 190,989; 202,133 before); what finds arrays that overlap
-# adds 7,000 (600 of them save a small call 1,000 instructions, and the columns of CSR masks need 500),
-# the names of storage types in sentences 500, and 900 make calls of some hundred rows 1 to 3 % faster
-# (masks listed once a plan, rows asked for ahead), and 1,700 (clang 3,100) make calls with masks by pair
-# 6 % and with a bias 40 % faster, and 1,300 (clang 2,000) those with dropout three times as fast without
-# vector files, and 200 (clang 600) ALiBi 10 to 20 %, and 500 bit masks 20 %. So a level that a program does not use may cost it next to nothing. A
-# limit is raised only for what the forward call itself needs. Without --gc-sections
-# the limit must be passed: else it shows nothing.
+# Bytes of text with -O2 -ffunction-sections -Wl,--gc-sections. A level that a program does not use may
+# cost it next to nothing, so a limit is raised only for what the forward call itself needs:
+#
+#     gcc 12    clang 14
+#     152,867             the last revision whose attn.c was the forward call alone (b25cabc)
+#     155,819   202,133   every level in attn.c (attn.o: 342,606 instead of 151,020)
+#     142,815   190,989   sentences are put together out of line
+#      +7,000             what finds arrays that overlap: 600 of them save a small call 1,000
+#                         instructions, and the columns of CSR masks need 500
+#        +500             names of storage types in sentences
+#        +900             masks listed once a plan, rows asked for ahead: some hundred rows 1 to 3 %
+#      +1,700    +3,100   masks by pair 6 %, bias 40 %
+#      +1,300    +2,000   dropout: 3.2 to 1.9 times the call without, without vector files
+#        +200      +600   ALiBi 10 to 20 %
+#        +500      +400   bit masks 20 %
+#
+# Without --gc-sections the limit must be passed: else it shows nothing.
 set -u
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-size.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -48,7 +48,8 @@ static void pair_logits(const desk *w, tile *t, int64_t j0, int n, int visible, 
     }
 }
 
-/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. */
+/* mark_kept sets w->x to 1 for pairs that dropout keeps, and to +0 for the others. Without dropout it
+ * does nothing. */
 static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
 {
     int k;
@@ -59,7 +60,8 @@ static void mark_kept(const desk *w, const grad_tile *row, int64_t j0, int n)
     drop_keys(&row->t, w->x, j0, n);
 }
 
-/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. */
+/* scale_kept multiplies x of kept pairs by dropout's factor; the others become `dropped`. Without
+ * dropout it does nothing. */
 static void scale_kept(const desk *w, float *x, int n, float dropped)
 {
     const float *const kept = w->x, factor = w->pr->keep_factor;

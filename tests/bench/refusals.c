@@ -73,7 +73,7 @@ static void idle_hide(float *s, const uint8_t *alive, int n)
 static void drop_unkeyed(float *p, int n, const attn_drop *of)
 {
     attn_drop d = *of;
-    d.keys[ATTN_PHILOX_ROUNDS - 1][0] = 0;
+    d.round_keys[ATTN_PHILOX_ROUNDS - 1][0] = 0;
     right->drop(p, n, &d);
 }
 
