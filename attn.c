@@ -438,6 +438,8 @@ static inline uint16_t bf16_from_f32(float x)
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one word */
+
 /* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
 typedef struct attn_lanes {
     int begin, end;
@@ -602,8 +604,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
     X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
-    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */      \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))         \
     /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
     /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
     /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
@@ -2266,12 +2268,16 @@ KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
 {
-    int k;
+    int j, r;
     (void)hw;
-    for (k = 0; k < n * LANES; k++)
-        s[k] = alive[k] ? s[k] : NEG_INF;
+    for (j = from; j < from + n; j++, s += LANES) {
+        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * LANES;
+        const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
+        for (r = 0; r < LANES; r++)
+            s[r] = words[r] & bit ? s[r] : NEG_INF;
+    }
 }
 
 KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
@@ -2806,7 +2812,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, eight;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, row;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -2862,9 +2868,10 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
-     * [8][rows] of it. */
-    uint8_t *alive, *eight;
+    /* alive is [keys / ATTN_ALIVE_BITS][rows], as the kernel hide takes it, from key alive_from on, for
+     * PARTIAL tiles of rules by pair; row has a byte for each key while one row is asked. */
+    uint32_t *alive;
+    uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
@@ -4448,8 +4455,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
-    pl->alive = place(&at, rows * keys + 8, sizeof(uint8_t)); /* turn_eight reads whole words. */
-    pl->eight = place(&at, 8 * rows, sizeof(uint8_t));
+    pl->alive = place(&at, rows * (keys / ATTN_ALIVE_BITS + 1), sizeof(uint32_t));
+    pl->row = place(&at, keys + 8, sizeof(uint8_t)); /* bits_of_bytes reads eight. */
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
@@ -5078,8 +5085,8 @@ static void set_scratch(tile *t, char *slot)
     t->lane_ints = (int *)(void *)(slot + pl->lane_ints);
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
-    t->alive = (uint8_t *)(slot + pl->alive);
-    t->eight = (uint8_t *)(slot + pl->eight);
+    t->alive = (uint32_t *)(void *)(slot + pl->alive);
+    t->row = (uint8_t *)(slot + pl->row);
     t->matrix = (float *)(void *)(slot + pl->matrix);
     t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
     t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
@@ -5394,87 +5401,83 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* alive_row gives the keys of lane r in t->alive, from key j on. */
-static uint8_t *alive_row(const tile *t, int r, int64_t j)
+/* fill_row sets t->row to 1 for keys that the ranges leave to lane r, and to 0 for the others. */
+static void fill_row(tile *t, int r, int64_t j0, int n)
 {
-    return t->alive + (int64_t)r * t->pl->keys + (j - t->alive_from);
+    int begin, end;
+    lane_range(t, r, j0, n, &begin, &end);
+    if (end - begin < n)
+        memset(t->row, 0, (size_t)n);
+    if (begin < end)
+        memset(t->row + begin, 1, (size_t)(end - begin));
 }
 
-/* fill_ranges sets t->alive from the ranges alone, and 0 for unused lanes. */
-static void fill_ranges(tile *t, int64_t j0, int n)
+/* bits_of_bytes gives bit i = byte i of eight bytes that are 0 or 1. The bytes of the factor lie in memory
+ * as those of x do, so that the order of bytes in a word does not matter. */
+static uint32_t bits_of_bytes(const uint8_t *bytes)
 {
-    const int rows = t->pl->rows;
-    int begin, end, r;
+    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
+    uint64_t x, factor;
+    memcpy(&x, bytes, sizeof x);
+    memcpy(&factor, gather, sizeof factor);
+    return (uint32_t)((x * factor) >> 56);
+}
+
+/* keep_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. */
+static int keep_row(tile *t, int r, int n)
+{
+    uint32_t *to = t->alive + r, some = 0, missing = 0;
+    int k, i;
+    memset(t->row + n, 0, 8);
+    for (k = 0; k < n; k += ATTN_ALIVE_BITS, to += t->pl->rows) {
+        const int count = n - k < ATTN_ALIVE_BITS ? n - k : ATTN_ALIVE_BITS;
+        uint32_t bits = 0;
+        for (i = 0; i < count; i += 8)
+            bits |= bits_of_bytes(t->row + k + i) << i;
+        *to = bits;
+        some |= bits;
+        missing |= ~bits << (ATTN_ALIVE_BITS - count);
+    }
+    return !some ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
+}
+
+/* ask_rows sets t->alive to what the ranges and the rules in the set `asked` leave, and gives the
+ * class. */
+static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
+{
+    int r, m, class, seen = 0, missing = 0;
     t->alive_from = j0;
-    memset(t->alive, 1, (size_t)rows * (size_t)t->pl->keys);
-    for (r = 0; r < rows && !(all_see(t, j0, n) && t->used == rows); r++) {
-        uint8_t *row = alive_row(t, r, j0);
-        lane_range(t, r, j0, n, &begin, &end);
-        end = begin < end ? end : begin;
-        memset(row, 0, (size_t)begin);
-        memset(row + end, 0, (size_t)(n - end));
-    }
-}
-
-/* join_row tells whether any and whether all of n keys of a row of t->alive are alive. */
-static void join_row(const uint8_t *row, int n, int *any, int *all)
-{
-    uint64_t eight, some = 0, every = EVERY_BYTE(1);
-    int k;
-    for (k = 0; k + 8 <= n; k += 8) {
-        memcpy(&eight, row + k, sizeof eight);
-        some |= eight;
-        every &= eight;
-    }
-    for (; k < n; k++) {
-        some |= row[k];
-        every &= EVERY_BYTE(row[k]);
-    }
-    *any = some != 0;
-    *all = every == EVERY_BYTE(1);
-}
-
-static int count_class(const tile *t, int64_t j0, int n)
-{
-    int r, any, all, seen = 0, missing = 0;
-    for (r = t->span.begin; r < t->span.end; r++) {
-        join_row(alive_row(t, r, j0), n, &any, &all);
-        seen |= any;
-        missing |= t->lanes[r].used && !all;
+    for (r = 0; r < t->pl->rows; r++) {
+        fill_row(t, r, j0, n);
+        for (m = 0; m < COUNT_OF(mask_rules) && t->lanes[r].used; m++)
+            if (asked >> m & 1)
+                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->row);
+        class = keep_row(t, r, n);
+        seen |= class != ATTN_TILE_EMPTY;
+        missing |= class != ATTN_TILE_FULL && t->lanes[r].used;
     }
     return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
-}
-
-static void ask_rows(tile *t, const mask_rule *rule, int64_t j0, int n)
-{
-    int r;
-    for (r = 0; r < t->pl->rows; r++)
-        if (t->lanes[r].used)
-            rule->row(&t->pr->p, &t->s, &t->lanes[r], j0, n, alive_row(t, r, j0));
 }
 
 /* tile_class gives the class of keys j0 to j0+n-1. Where it fills t->alive it sets t->by_pair. */
 static int tile_class(tile *t, int64_t j0, int n)
 {
-    const attn_params *p = &t->pr->p;
-    int class_so_far = range_class(t, j0, n), m;
+    const int class = range_class(t, j0, n);
+    unsigned asked = 0;
+    int m;
     t->by_pair = 0;
-    for (m = 0; m < COUNT_OF(mask_rules) && class_so_far != ATTN_TILE_EMPTY; m++) {
+    for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
-        if (!rule->row || !is_set(p, rule->on))
+        if (!rule->row || !is_set(&t->pr->p, rule->on))
             continue;
-        answer = rule->tile ? rule->tile(p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
+        answer = rule->tile ? rule->tile(&t->pr->p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
         if (answer == ATTN_TILE_EMPTY)
             return ATTN_TILE_EMPTY;
-        if (answer == ATTN_TILE_FULL)
-            continue;
-        if (!t->by_pair)
-            fill_ranges(t, j0, n);
-        t->by_pair = 1;
-        ask_rows(t, rule, j0, n);
+        asked |= (answer != ATTN_TILE_FULL ? 1u : 0u) << m;
     }
-    return t->by_pair ? count_class(t, j0, n) : class_so_far;
+    t->by_pair = asked != 0;
+    return asked ? ask_rows(t, asked, j0, n) : class;
 }
 
 /* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
@@ -5490,61 +5493,20 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* lanes_alive gives the lanes to whom t->alive leaves one of its keys from to from+n-1. */
+/* lanes_alive gives the lanes to whom t->alive leaves one of the n keys from `from` on, at most
+ * ATTN_BLOCK. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
+    const int rows = t->pl->rows, first = (int)(from - t->alive_from);
+    const uint32_t *const alive = t->alive + first / ATTN_ALIVE_BITS * rows;
+    const uint64_t keys = ((UINT64_C(1) << n) - 1) << first % ATTN_ALIVE_BITS;
+    const uint32_t low = (uint32_t)keys, high = (uint32_t)(keys >> ATTN_ALIVE_BITS);
     attn_lanes lanes = { 0, 0 };
-    int r, any, all;
-    for (r = t->span.begin; r < t->span.end; r++) {
-        join_row(alive_row(t, r, from), n, &any, &all);
-        if (any)
+    int r;
+    for (r = t->span.begin; r < t->span.end; r++)
+        if ((alive[r] & low) || (high && alive[rows + r] & high))
             widen_lanes(&lanes, r);
-    }
     return lanes;
-}
-
-/* swap_parts exchanges the bits of a above `bits` that `low` has there with those that it has in b. */
-static inline void swap_parts(uint64_t *a, uint64_t *b, int bits, uint64_t low)
-{
-    const uint64_t x = ((*a >> bits) ^ *b) & low;
-    *b ^= x;
-    *a ^= x << bits;
-}
-
-/* turn_bytes makes byte j of word i byte i of word j, counted from the lowest: halves, then pairs, then
- * bytes change places. */
-static void turn_bytes(uint64_t w[8])
-{
-    int i;
-    for (i = 0; i < 4; i++)
-        swap_parts(&w[i], &w[i + 4], 32, UINT64_C(0x00000000ffffffff));
-    for (i = 0; i < 8; i += 4) {
-        swap_parts(&w[i], &w[i + 2], 16, UINT64_C(0x0000ffff0000ffff));
-        swap_parts(&w[i + 1], &w[i + 3], 16, UINT64_C(0x0000ffff0000ffff));
-    }
-    for (i = 0; i < 8; i += 2)
-        swap_parts(&w[i], &w[i + 1], 8, UINT64_C(0x00ff00ff00ff00ff));
-}
-
-/* turn_eight turns what t->alive has of 8 keys from key j on: t->eight is [8][rows]. The first byte of a
- * word is its lowest, or else its highest, and all goes backwards. */
-static void turn_eight(tile *t, int64_t j)
-{
-    const int rows = t->pl->rows;
-    const uint16_t one = 1;
-    uint8_t lowest;
-    int i, r, back;
-    memcpy(&lowest, &one, sizeof lowest);
-    back = lowest ? 0 : 7;
-    for (r = 0; r < rows; r += 8) {
-        const int count = rows - r < 8 ? rows - r : 8;
-        uint64_t w[8] = { 0 };
-        for (i = 0; i < count; i++)
-            memcpy(&w[i ^ back], alive_row(t, r + i, j), sizeof *w);
-        turn_bytes(w);
-        for (i = 0; i < 8; i++)
-            memcpy(t->eight + i * rows + r, &w[i ^ back], (size_t)count);
-    }
 }
 
 /* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
@@ -5714,22 +5676,13 @@ static int has_modifier(const attn_params *p)
     return any;
 }
 
-static void hide_pairs(tile *t, float *s, int64_t j0, int n)
-{
-    int j;
-    for (j = 0; j < n; j += 8) {
-        turn_eight(t, j0 + j);
-        t->pl->kernels->hide(s + j * t->pl->rows, t->eight, n - j < 8 ? n - j : 8);
-    }
-}
-
 /* Dead keys become -inf; unused lanes see none. */
 static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
 {
     const int rows = t->pl->rows;
     int *begin = t->lane_ints, *end = begin + rows, r, all = 1;
     if (class == ATTN_TILE_PARTIAL && t->by_pair) {
-        hide_pairs(t, s, j0, n);
+        t->pl->kernels->hide(s, n, t->alive, (int)(j0 - t->alive_from));
         return;
     }
     if ((class == ATTN_TILE_FULL || all_see(t, j0, n)) && t->used == rows)
@@ -10712,8 +10665,8 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, x, pairs),
         PART(desk, blank.lane_values, 3 * rows),
         PART(desk, blank.lane_ints, 2 * rows),
-        PART(desk, blank.alive, pairs + 8), /* turn_eight reads whole words. */
-        PART(desk, blank.eight, 8 * rows),
+        PART(desk, blank.alive, rows * (keys / ATTN_ALIVE_BITS + 1)),
+        PART(desk, blank.row, keys + 8), /* bits_of_bytes reads eight. */
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
         PART(desk, part[KEYS], times(keys, pitch)),
         PART(desk, total[KEYS], times(lay->max_keys, pitch)),

@@ -24,7 +24,8 @@
  *   v_dead(b, x, y)       b is -0, by its bits, ? x : y
  *   v_copysign(x, s)      x >= +0 with the sign bit of s
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
- *   v_ints(p) v_bytes(p)  VL int or uint8_t as floats
+ *   v_ints(p)      VL int as floats
+ *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -74,6 +75,8 @@
 #define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
+
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one word */
 
 /* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
 typedef struct attn_lanes {
@@ -239,8 +242,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
     X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
-    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */      \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))         \
     /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
     /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
     /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
@@ -1347,12 +1350,15 @@ static void isa(clip)(float *s, int n, const int *begin, const int *end)
         }
 }
 
-static void isa(hide)(float *s, const uint8_t *alive, int n)
+static void isa(hide)(float *s, int n, const uint32_t *alive, int from)
 {
-    int k;
-    for (k = 0; k < n * ROWS; k += VL)
-        v_store(s + k,
-                v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY, v_load(s + k)));
+    int j;
+    for (j = from; j < from + n; j++, s += ROWS) {
+        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * ROWS;
+        EACH(v, NV)
+            v_store(s + v * VL, v_select(v_bit(words + v * VL, j % ATTN_ALIVE_BITS),
+                                         v_load(s + v * VL), NEGATIVE_INFINITY));
+    }
 }
 
 /* ---- dropout */

@@ -54,7 +54,8 @@
 #define v_abs(x) _mm256_and_si256(v_int(x), _mm256_set1_epi32(0x7fffffff))
 #define v_larger(a, x) v_float(_mm256_max_epi32(v_int(a), v_abs(x)))
 #define v_ints(p) _mm256_cvtepi32_ps(_mm256_loadu_si256((const void *)(p)))
-#define v_bytes(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p))))
+#define v_bit(p, i) /* the sign selects */                                                         \
+    v_float(_mm256_sll_epi32(_mm256_loadu_si256((const void *)(p)), _mm_cvtsi32_si128(31 - (i))))
 #define v_half(p) _mm_loadu_si128((const void *)(p))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))

@@ -56,7 +56,8 @@
 #define v_abs(x) _mm512_and_si512(v_int(x), _mm512_set1_epi32(0x7fffffff))
 #define v_larger(a, x) v_float(_mm512_max_epi32(v_int(a), v_abs(x)))
 #define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
-#define v_bytes(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(p))))
+#define v_bit(p, i)                                                                                \
+    _mm512_test_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32((int)(1u << (i))))
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))

@@ -48,7 +48,7 @@
 #define v_copysign(x, s) vbslq_f32(vdupq_n_u32(0x80000000u), s, x)
 #define v_larger(a, x) v_float(vmaxq_u32(v_int(a), v_int(vabsq_f32(x))))
 #define v_ints(p) vcvtq_f32_s32(vld1q_s32(p))
-#define v_bytes(p) vcvtq_f32_u32((uint32x4_t){ (p)[0], (p)[1], (p)[2], (p)[3] })
+#define v_bit(p, i) vtstq_u32(vld1q_u32(p), vdupq_n_u32(1u << (i)))
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
 #define v_to_f16(p, x) to_f16_neon(p, x)

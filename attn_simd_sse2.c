@@ -57,7 +57,9 @@
 #define v_copysign(x, s) _mm_or_ps(x, _mm_and_ps(s, _mm_set1_ps(-0.0f)))
 #define v_larger(a, x) sse2_larger(v_int(a), v_int(x))
 #define v_ints(p) _mm_cvtepi32_ps(_mm_loadu_si128((const void *)(p)))
-#define v_bytes(p) _mm_setr_ps((p)[0], (p)[1], (p)[2], (p)[3])
+#define v_bit(p, i) /* its sign in all bits */                                                     \
+    v_float(_mm_srai_epi32(                                                                        \
+        _mm_sll_epi32(_mm_loadu_si128((const void *)(p)), _mm_cvtsi32_si128(31 - (i))), 31))
 #define v_half(p) _mm_unpacklo_epi16(_mm_loadl_epi64((const void *)(p)), _mm_setzero_si128())
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))

@@ -88,7 +88,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, eight;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, row;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -144,9 +144,10 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [rows][keys] from key alive_from on, for PARTIAL tiles of rules by pair, and eight is
-     * [8][rows] of it. */
-    uint8_t *alive, *eight;
+    /* alive is [keys / ATTN_ALIVE_BITS][rows], as the kernel hide takes it, from key alive_from on, for
+     * PARTIAL tiles of rules by pair; row has a byte for each key while one row is asked. */
+    uint32_t *alive;
+    uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;

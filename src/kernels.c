@@ -284,12 +284,16 @@ KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
             s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
 }
 
-KERNEL void hide_body(int hw, float *s, const uint8_t *alive, int n)
+KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
 {
-    int k;
+    int j, r;
     (void)hw;
-    for (k = 0; k < n * LANES; k++)
-        s[k] = alive[k] ? s[k] : NEG_INF;
+    for (j = from; j < from + n; j++, s += LANES) {
+        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * LANES;
+        const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
+        for (r = 0; r < LANES; r++)
+            s[r] = words[r] & bit ? s[r] : NEG_INF;
+    }
 }
 
 KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)

@@ -155,22 +155,13 @@ static int has_modifier(const attn_params *p)
     return any;
 }
 
-static void hide_pairs(tile *t, float *s, int64_t j0, int n)
-{
-    int j;
-    for (j = 0; j < n; j += 8) {
-        turn_eight(t, j0 + j);
-        t->pl->kernels->hide(s + j * t->pl->rows, t->eight, n - j < 8 ? n - j : 8);
-    }
-}
-
 /* Dead keys become -inf; unused lanes see none. */
 static void hide_dead(tile *t, float *s, int64_t j0, int n, int class)
 {
     const int rows = t->pl->rows;
     int *begin = t->lane_ints, *end = begin + rows, r, all = 1;
     if (class == ATTN_TILE_PARTIAL && t->by_pair) {
-        hide_pairs(t, s, j0, n);
+        t->pl->kernels->hide(s, n, t->alive, (int)(j0 - t->alive_from));
         return;
     }
     if ((class == ATTN_TILE_FULL || all_see(t, j0, n)) && t->used == rows)

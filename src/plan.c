@@ -100,8 +100,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
-    pl->alive = place(&at, rows * keys + 8, sizeof(uint8_t)); /* turn_eight reads whole words. */
-    pl->eight = place(&at, 8 * rows, sizeof(uint8_t));
+    pl->alive = place(&at, rows * (keys / ATTN_ALIVE_BITS + 1), sizeof(uint32_t));
+    pl->row = place(&at, keys + 8, sizeof(uint8_t)); /* bits_of_bytes reads eight. */
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));

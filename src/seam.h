@@ -28,6 +28,8 @@
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one word */
+
 /* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
 typedef struct attn_lanes {
     int begin, end;
@@ -192,8 +194,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
     X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf where alive[j][lane] is 0, by selection; else alive is 1. */                       \
-    X(void, hide, (float *s, const uint8_t *alive, int n), (s, alive, n))                          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */      \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))         \
     /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
     /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
     /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \

@@ -24,7 +24,8 @@
  *   v_dead(b, x, y)       b is -0, by its bits, ? x : y
  *   v_copysign(x, s)      x >= +0 with the sign bit of s
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
- *   v_ints(p) v_bytes(p)  VL int or uint8_t as floats
+ *   v_ints(p)      VL int as floats
+ *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -1090,12 +1091,15 @@ static void isa(clip)(float *s, int n, const int *begin, const int *end)
         }
 }
 
-static void isa(hide)(float *s, const uint8_t *alive, int n)
+static void isa(hide)(float *s, int n, const uint32_t *alive, int from)
 {
-    int k;
-    for (k = 0; k < n * ROWS; k += VL)
-        v_store(s + k,
-                v_select(v_eq(v_bytes(alive + k), v_zero()), NEGATIVE_INFINITY, v_load(s + k)));
+    int j;
+    for (j = from; j < from + n; j++, s += ROWS) {
+        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * ROWS;
+        EACH(v, NV)
+            v_store(s + v * VL, v_select(v_bit(words + v * VL, j % ATTN_ALIVE_BITS),
+                                         v_load(s + v * VL), NEGATIVE_INFINITY));
+    }
 }
 
 /* ---- dropout */

@@ -25,8 +25,8 @@ static void set_scratch(tile *t, char *slot)
     t->lane_ints = (int *)(void *)(slot + pl->lane_ints);
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
-    t->alive = (uint8_t *)(slot + pl->alive);
-    t->eight = (uint8_t *)(slot + pl->eight);
+    t->alive = (uint32_t *)(void *)(slot + pl->alive);
+    t->row = (uint8_t *)(slot + pl->row);
     t->matrix = (float *)(void *)(slot + pl->matrix);
     t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
     t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);

@@ -67,8 +67,8 @@ typedef enum array_id {
 } array_id;
 
 /* Of an array's elements: an attn_dtype or one of these. */
-enum { INT = ATTN_BF16 + 1, BYTE };
-static const size_t type_bytes[] = { sizeof(float), 2, 2, sizeof(int), 1 };
+enum { INT = ATTN_BF16 + 1 };
+static const size_t type_bytes[] = { sizeof(float), 2, 2, sizeof(int) };
 
 typedef enum fill_kind {
     SIGNED,
@@ -79,7 +79,7 @@ typedef enum fill_kind {
     MAXIMUM,
     BEGUN,
     RATIO,
-    BIT,
+    BITS,
     FROM,
     UNTIL,
     SUM,
@@ -116,7 +116,7 @@ static const struct {
     [F16] = { 0, 1, 0, 0, 1, ATTN_F16, SIGNED },
     [BF16] = { 0, 1, 0, 0, 1, ATTN_BF16, SIGNED },
     [HALVES] = { 0, 1, 0, 0, 1, ATTN_F16, ONE },
-    [ALIVE] = { 1, 0, 0, 0, 0, BYTE, BIT },
+    [ALIVE] = { 0, 0, 0, KEYS / ATTN_ALIVE_BITS, 0, INT, BITS },
     [BEGIN] = { 0, 0, 0, 1, 0, INT, FROM },
     [END] = { 0, 0, 0, 1, 0, INT, UNTIL },
     [DP] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
@@ -239,7 +239,7 @@ static void run_clip(const attn_kernels *f, tile *t)
 
 static void run_hide(const attn_kernels *f, tile *t)
 {
-    f->hide(t->array[S], t->array[ALIVE], KEYS);
+    f->hide(t->array[S], KEYS, t->array[ALIVE], 0);
 }
 
 static void block_max(const attn_kernels *f, tile *t, int b)
@@ -463,7 +463,7 @@ const kernel_entry kernel_entries[] = {
     { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
     { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
     { "clip", run_clip, 1, BYTES, 8, 0, NULL },
-    { "hide", run_hide, 1, BYTES, 9, 0, NULL },
+    { "hide", run_hide, 1, BYTES, 8, 0, NULL },
     { "drop", run_drop, 1, BYTES, 8, 0, NULL },
     { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
     { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },
@@ -588,8 +588,8 @@ static float value(fill_kind kind, float x, int lane, mood_kind mood)
         return mood == WILD && lane % 4 == 3 ? negative_infinity() : START_MAXIMUM;
     case RATIO:
         return mood == WILD ? x + 1.5f : 1.0f;
-    case BIT:
-        return x > -0.5f ? 1.0f : 0.0f;
+    case BITS:
+        return 2147483648.0f * x;
     case FROM:
         return 8.0f + 8.0f * x;
     case UNTIL:
@@ -612,11 +612,8 @@ static float value(fill_kind kind, float x, int lane, mood_kind mood)
 static void store(void *to, int type, float x)
 {
     const int integer = type >= INT ? (int)x : 0; /* -inf only where floats are */
-    const uint8_t byte = (uint8_t)integer;
     if (type == INT)
         memcpy(to, &integer, sizeof integer);
-    else if (type == BYTE)
-        memcpy(to, &byte, sizeof byte);
     else if (type == ATTN_F32)
         memcpy(to, &x, sizeof x);
     else

@@ -401,27 +401,28 @@ static void check_masks(const sizes *z)
     const int rows = tested->rows, few = portable->rows;
     float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
     float *c = logit_matrix((int64_t)z->n * rows), *d = take_lanes(c, z->n, rows, z->first);
-    uint8_t *alive = test_alloc_at((size_t)(z->n * rows), PLACE_PAGE_AFTER);
-    uint8_t *alive_few = test_alloc((size_t)(z->n * few));
+    const int from = (int)rng_int(0, 40), words = (from + z->n - 1) / ATTN_ALIVE_BITS + 1;
+    uint32_t *alive = test_alloc_at((size_t)(words * rows) * sizeof *alive, PLACE_PAGE_AFTER);
+    uint32_t *alive_few = test_alloc((size_t)(words * few) * sizeof *alive_few);
     int begin[MAX_ROWS], end[MAX_ROWS], begin_few[MAX_ROWS], end_few[MAX_ROWS];
     for (int r = 0; r < rows; r++) {
         begin[r] = (int)rng_int(0, z->n);
         end[r] = (int)rng_int(0, z->n);
     }
-    for (int i = 0; i < z->n * rows; i++)
-        alive[i] = (uint8_t)rng_chance(50);
+    for (int i = 0; i < words * rows; i++)
+        alive[i] = (uint32_t)rng_u64();
     for (int r = 0; r < few; r++) {
         const int lane = (z->first + r) % rows;
         begin_few[r] = begin[lane];
         end_few[r] = end[lane];
-        for (int j = 0; j < z->n; j++)
-            alive_few[j * few + r] = alive[j * rows + lane];
+        for (int i = 0; i < words; i++)
+            alive_few[i * few + r] = alive[i * rows + lane];
     }
     tested->clip(a, z->n, begin, end);
     portable->clip(b, z->n, begin_few, end_few);
     check_lanes("clip", a, b, z->n, z->first);
-    tested->hide(c, alive, z->n);
-    portable->hide(d, alive_few, z->n);
+    tested->hide(c, z->n, alive, from);
+    portable->hide(d, z->n, alive_few, from);
     check_lanes("hide", c, d, z->n, z->first);
 }
 

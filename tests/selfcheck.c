@@ -304,10 +304,10 @@ static void clip_begin(float *s, int n, const int *begin, const int *end)
     real->clip(s, n, earlier, end);
 }
 
-static void hide_last(float *s, const uint8_t *alive, int n)
+static void hide_last(float *s, int n, const uint32_t *alive, int from)
 {
     if (n > 1)
-        real->hide(s, alive, n - 1);
+        real->hide(s, n - 1, alive, from);
 }
 
 static int max_no_alpha_l(const float *s, int n, float *m, float *l, float *alpha)

@@ -64,9 +64,9 @@ static void idle_softcap(float *s, int n, float cap2, float icap2)
     (void)s, (void)n, (void)cap2, (void)icap2;
 }
 
-static void idle_hide(float *s, const uint8_t *alive, int n)
+static void idle_hide(float *s, int n, const uint32_t *alive, int from)
 {
-    (void)s, (void)alive, (void)n;
+    (void)s, (void)n, (void)alive, (void)from;
 }
 
 /* The last round goes without its key. */
