@@ -69,11 +69,11 @@ static void idle_hide(float *s, int n, const uint32_t *alive, int from)
     (void)s, (void)n, (void)alive, (void)from;
 }
 
-/* The last round goes without its key. */
+/* The first round goes without its key. */
 static void drop_unkeyed(float *p, int n, const attn_drop *of)
 {
     attn_drop d = *of;
-    d.round_keys[ATTN_PHILOX_ROUNDS - 1][0] = 0;
+    d.round_keys[0][0] = 0;
     right->drop(p, n, &d);
 }
 
