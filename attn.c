@@ -13,14 +13,16 @@
 #include <string.h>
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
+ * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
+ * a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
 #elif defined __GNUC__
-#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
 #pragma fp_contract(off)
 #endif
@@ -32,11 +34,13 @@
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
+#define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
 #else
 #define KERNEL static inline
 #define OWN_FRAME
+#define RESTRICT
 #define COLD inline
 #endif
 
@@ -143,6 +147,14 @@ static inline int is_dead(float x)
 static inline int is_nan(float x)
 {
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
+ * expression whose operand is computed for it. */
+static inline float choose(int yes, float a, float b)
+{
+    const uint32_t mask = 0u - (uint32_t)(yes != 0);
+    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
 }
 
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
@@ -364,17 +376,15 @@ static inline float inv_sqrt_nearest(uint64_t n)
 
 /* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
 
+/* It chooses by masks, so that compilers vectorise loops of it. */
 static inline float f16_to_f32(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    float magnitude;
-    if (rest >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x0400u)
-        return float_of(sign | ((rest << 13) + (112u << 23)));
-    /* The number is subnormal in f16 and normal in f32. */
-    magnitude = (float)(int32_t)rest * 0x1p-24f;
-    return float_of(sign | bits_of(magnitude));
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu, bias = 112u << 23;
+    const uint32_t strange = 0u - (uint32_t)(rest > 0x7bffu); /* infinity or NaN */
+    const uint32_t small = 0u - (uint32_t)(rest < 0x0400u);   /* subnormal in f16, normal in f32 */
+    const float tiny = (float)(int32_t)rest * 0x1p-24f;
+    const uint32_t normal = (rest << 13) + bias + (strange & bias);
+    return float_of(sign | (bits_of(tiny) & small) | (normal & ~small));
 }
 
 static inline uint16_t f16_from_f32(float x)
@@ -2004,19 +2014,18 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 #define DEAD_B 1
 #define DEAD_X 2
 
-/* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. By
- * integers: gcc does not vectorise the float compare. */
+/* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. */
 KERNEL float link(int hw, int select, float x, float b, float c)
 {
     const float y = fma32(hw, x, b, c);
-    const uint32_t dead = 0u - (uint32_t)is_dead(select == DEAD_X ? x : b);
-    return select ? float_of((bits_of(c) & dead) | (bits_of(y) & ~dead)) : y;
+    return select ? choose(is_dead(select == DEAD_X ? x : b), c, y) : y;
 }
 
 /* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
  * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
  * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
- * columns of b). Those of Q K^T are multiplied by the factor behind their last step. */
+ * columns of b). Those of Q K^T begin at +0 and are multiplied by the factor behind their last step:
+ * `scaled`. */
 typedef struct chains {
     float *c;
     ptrdiff_t ci;
@@ -2029,95 +2038,106 @@ typedef struct chains {
     float factor;
 } chains;
 
-/* Eight chains in eight lanes. One lane loop of exactly eight over separate arrays is what gcc 12
- * and clang 14 both turn into registers at -O2: 70 % and 85 % of the AVX2 FMA peak; 16 lanes or an
- * array of arrays fell to 10-45 % in one of them. */
+/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+ * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
+ * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
+ * of the AVX2 FMA peak in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, int scaled, chains s)
+KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
+                    int64_t at)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
-    float *const c = s.c;
-    const ptrdiff_t ci = s.ci, xi = s.xi;
+    const ptrdiff_t ci = s->ci, xi = s->xi, xt = s->xt, bt = s->bt;
+    float *const c = s->c + i * ci + at, *const upper = strips == 2 ? c + STRIP : c + 4 * ci;
+    const ptrdiff_t x_upper = strips == 2 ? 0 : 4 * xi, b_upper = strips == 2 ? STRIP : 0;
+    const float *x = s->x + i * xi, *b = s->b + at, factor = s->factor;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++) {
-        c0[r] = c[r];
-        c1[r] = c[r + ci];
-        c2[r] = c[r + 2 * ci];
-        c3[r] = c[r + 3 * ci];
-        c4[r] = c[r + 4 * ci];
-        c5[r] = c[r + 5 * ci];
-        c6[r] = c[r + 6 * ci];
-        c7[r] = c[r + 7 * ci];
+        c0[r] = scaled ? 0.0f : c[r];
+        c1[r] = scaled ? 0.0f : c[r + ci];
+        c2[r] = scaled ? 0.0f : c[r + 2 * ci];
+        c3[r] = scaled ? 0.0f : c[r + 3 * ci];
+        c4[r] = scaled ? 0.0f : upper[r];
+        c5[r] = scaled ? 0.0f : upper[r + ci];
+        c6[r] = scaled ? 0.0f : upper[r + 2 * ci];
+        c7[r] = scaled ? 0.0f : upper[r + 3 * ci];
     }
-    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt) {
-        const float *const x = s.x, *const b = s.b;
+    for (t = 0; t < s->n; t++, x += xt, b += bt) {
+        const float *const y = x + x_upper, *const d = b + b_upper;
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
-        const float x4 = x[4 * xi], x5 = x[5 * xi], x6 = x[6 * xi], x7 = x[7 * xi];
+        const float x4 = y[0], x5 = y[xi], x6 = y[2 * xi], x7 = y[3 * xi];
         for (r = 0; r < STRIP; r++) {
             c0[r] = link(hw, select, x0, b[r], c0[r]);
             c1[r] = link(hw, select, x1, b[r], c1[r]);
             c2[r] = link(hw, select, x2, b[r], c2[r]);
             c3[r] = link(hw, select, x3, b[r], c3[r]);
-            c4[r] = link(hw, select, x4, b[r], c4[r]);
-            c5[r] = link(hw, select, x5, b[r], c5[r]);
-            c6[r] = link(hw, select, x6, b[r], c6[r]);
-            c7[r] = link(hw, select, x7, b[r], c7[r]);
+            c4[r] = link(hw, select, x4, d[r], c4[r]);
+            c5[r] = link(hw, select, x5, d[r], c5[r]);
+            c6[r] = link(hw, select, x6, d[r], c6[r]);
+            c7[r] = link(hw, select, x7, d[r], c7[r]);
         }
     }
     for (r = 0; r < STRIP; r++) {
-        c[r] = scaled ? c0[r] * s.factor : c0[r];
-        c[r + ci] = scaled ? c1[r] * s.factor : c1[r];
-        c[r + 2 * ci] = scaled ? c2[r] * s.factor : c2[r];
-        c[r + 3 * ci] = scaled ? c3[r] * s.factor : c3[r];
-        c[r + 4 * ci] = scaled ? c4[r] * s.factor : c4[r];
-        c[r + 5 * ci] = scaled ? c5[r] * s.factor : c5[r];
-        c[r + 6 * ci] = scaled ? c6[r] * s.factor : c6[r];
-        c[r + 7 * ci] = scaled ? c7[r] * s.factor : c7[r];
+        c[r] = scaled ? c0[r] * factor : c0[r];
+        c[r + ci] = scaled ? c1[r] * factor : c1[r];
+        c[r + 2 * ci] = scaled ? c2[r] * factor : c2[r];
+        c[r + 3 * ci] = scaled ? c3[r] * factor : c3[r];
+        upper[r] = scaled ? c4[r] * factor : c4[r];
+        upper[r + ci] = scaled ? c5[r] * factor : c5[r];
+        upper[r + 2 * ci] = scaled ? c6[r] * factor : c6[r];
+        upper[r + 3 * ci] = scaled ? c7[r] * factor : c7[r];
     }
 }
 
-/* One chain: what is left over when the count is not a multiple of eight. */
-KERNEL void chain(int hw, int select, int scaled, chains s)
+/* One chain: what is left over. */
+KERNEL void chain(int hw, int select, int scaled, const chains *s, int64_t i, int64_t at)
 {
-    float c0[STRIP];
+    float c0[STRIP], *const c = s->c + i * s->ci + at;
+    const float *x = s->x + i * s->xi, *b = s->b + at, factor = s->factor;
     int64_t t;
     int r;
     for (r = 0; r < STRIP; r++)
-        c0[r] = s.c[r];
-    for (t = 0; t < s.n; t++, s.x += s.xt, s.b += s.bt)
+        c0[r] = scaled ? 0.0f : c[r];
+    for (t = 0; t < s->n; t++, x += s->xt, b += s->bt)
         for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, s.x[0], s.b[r], c0[r]);
+            c0[r] = link(hw, select, x[0], b[r], c0[r]);
     for (r = 0; r < STRIP; r++)
-        s.c[r] = scaled ? c0[r] * s.factor : c0[r];
+        c[r] = scaled ? c0[r] * factor : c0[r];
 }
 
-/* Those from chain i on, in lanes from `at` on. */
-KERNEL chains chains_at(const chains *all, int64_t i, int64_t at)
-{
-    chains s = *all;
-    s.c += i * s.ci + at;
-    s.x += i * s.xi;
-    s.b += at;
-    return s;
-}
-
-/* All of them in lanes begin..end-1. */
+/* All of them in lanes begin..end-1. fma_soft is too slow for loads to matter, and large: with it there
+ * is one form. */
 KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
 {
-    int64_t i, at;
-    for (at = begin / STRIP * STRIP; at < end; at += STRIP) {
-        for (i = 0; i + 8 <= s->count; i += 8)
-            chains8(hw, select, scaled, chains_at(s, i, at));
+    int64_t i, at, strip, next;
+    for (at = begin / STRIP * STRIP; at < end; at = next) {
+        i = 0;
+        next = at + (hw && at + STRIP < end ? 2 * STRIP : STRIP);
+        if (hw && next - at == 2 * STRIP)
+            for (; i + 4 <= s->count; i += 4)
+                chains8(hw, select, scaled, 2, s, i, at);
+        else
+            for (; i + 8 <= s->count; i += 8)
+                chains8(hw, select, scaled, 1, s, i, at);
         for (; i < s->count; i++)
-            chain(hw, select, scaled, chains_at(s, i, at));
+            for (strip = at; strip < next; strip += STRIP)
+                chain(hw, select, scaled, s, i, strip);
     }
 }
+
+/* gcc vectorises a loop at -O2 only if its count is a constant, and if nothing that it writes can be
+ * what it reads. So kernels go by PIECE numbers or by the lanes of a row, and pointers are RESTRICT. */
+#define PIECE 32 /* clang takes a loop of 16 apart before it vectorises. */
 
 KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from, int64_t n)
 {
     int64_t d;
-    for (d = 0; d < n; d++)
+    int i;
+    for (d = 0; d + PIECE <= n; d += PIECE)
+        for (i = 0; i < PIECE; i++)
+            to[d + i] = load(from[d + i]);
+    for (; d < n; d++)
         to[d] = load(from[d]);
 }
 
@@ -2143,21 +2163,24 @@ KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim
 
 KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
 {
-    int k;
-    for (k = 0; k < n * LANES; k++) {
-        float x = s[k] * icap2;
-        x = tanh_with(hw, x);
-        s[k] = cap2 * x;
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < LANES; r++) {
+            float x = s[r] * icap2;
+            x = tanh_with(hw, x);
+            s[r] = cap2 * x;
+        }
     }
 }
 
-KERNEL void add_scaled_body(int hw, float *s, const float *x, const float *factor, int n)
+KERNEL void add_scaled_body(int hw, float *RESTRICT s, const float *RESTRICT x,
+                            const float *RESTRICT factor, int n)
 {
     int j, r;
     for (j = 0; j < n; j++, s += LANES, x += LANES) {
         for (r = 0; r < LANES; r++) {
             const float y = fma32(hw, x[r], factor[r], s[r]);
-            s[r] = x[r] == NEG_INF ? NEG_INF : y;
+            s[r] = choose(x[r] == NEG_INF, NEG_INF, y);
         }
     }
 }
@@ -2199,19 +2222,18 @@ KERNEL void exp_block_body(int hw, const attn_exp *e)
     exp_sum_body(hw, e->s, e->n, 0.0f, e->m, e->l);
 }
 
-/* 16 at a time, which compilers vectorise. */
 KERNEL int finite_body(int hw, const float *x, int64_t n)
 {
-    uint32_t wrong[16] = { 0 }, any = 0;
+    uint32_t wrong[PIECE] = { 0 }, any = 0;
     int64_t k;
     int i;
     (void)hw;
-    for (k = 0; k + 16 <= n; k += 16)
-        for (i = 0; i < 16; i++)
+    for (k = 0; k + PIECE <= n; k += PIECE)
+        for (i = 0; i < PIECE; i++)
             wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
     for (; k < n; k++)
         any |= !is_finite(x[k]);
-    for (i = 0; i < 16; i++)
+    for (i = 0; i < PIECE; i++)
         any |= wrong[i];
     return !any;
 }
@@ -2240,7 +2262,7 @@ KERNEL void qk_body(int hw, const attn_product *p)
     ask_ahead(p->ahead);
     if (p->beside) /* only vector kernels gain from doing both at once */
         exp_block_body(hw, p->beside);
-    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c);
+    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c); /* for the other lanes */
     all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
 }
 
@@ -2276,7 +2298,7 @@ KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
         const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * LANES;
         const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
         for (r = 0; r < LANES; r++)
-            s[r] = words[r] & bit ? s[r] : NEG_INF;
+            s[r] = choose((words[r] & bit) != 0, s[r], NEG_INF);
     }
 }
 
@@ -2301,26 +2323,29 @@ KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
 /* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
 KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
 {
-    float highest[LANES];
+    float highest[LANES], old[LANES];
     int r, raised = 0;
     for (r = 0; r < LANES; r++)
         highest[r] = NEG_INF;
     maximum_body(hw, s, n, highest);
+    memcpy(old, m, sizeof old);
     for (r = 0; r < LANES; r++) {
-        const float limit = m[r] + ATTN_THRESHOLD;
-        const int begun = m[r] > NEG_INF;
-        const int up = begun && highest[r] > limit;
-        float a = up ? m[r] - highest[r] : 0.0f;
+        const float limit = old[r] + ATTN_THRESHOLD;
+        const int begun = old[r] > NEG_INF;
+        const int up = begun & (highest[r] > limit);
+        raised |= up;
+        m[r] = (up | !begun) ? highest[r] : old[r];
+    }
+    for (r = 0; r < LANES && raised; r++) {
+        float a = old[r] > NEG_INF && m[r] > old[r] ? old[r] - m[r] : 0.0f;
         a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
-        m[r] = up || !begun ? highest[r] : m[r];
         l[r] = l[r] * a;
         alpha[r] = a;
-        raised |= up;
     }
     return raised ? ATTN_RAISED : 0;
 }
 
-KERNEL void rescale_body(int hw, float *x, const float *alpha, int64_t count)
+KERNEL void rescale_body(int hw, float *RESTRICT x, const float *RESTRICT alpha, int64_t count)
 {
     int64_t k;
     int r;
@@ -2345,22 +2370,27 @@ static attn_state state_view(float *state, int rows)
 KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
                         int64_t head_dim_v)
 {
+    float inverse[LANES], x[LANES];
     int64_t d;
     int r;
     for (r = 0; r < rows; r++) {
-        const int empty = l[r] == 0.0f;
-        float inverse = 1.0f / (empty ? 1.0f : l[r]);
-        inverse = inverse * factor;
-        for (d = 0; d < head_dim_v; d++) {
-            float x = o[d * rows + r] * inverse;
-            x = x + 0.0f; /* -0 becomes +0 */
-            x = is_nan(x) ? float_of(CANONICAL_NAN) : x;
-            out[r][d] = empty ? 0.0f : x;
+        inverse[r] = 1.0f / (l[r] == 0.0f ? 1.0f : l[r]);
+        inverse[r] = inverse[r] * factor;
+    }
+    for (d = 0; d < head_dim_v; d++, o += rows) {
+        for (r = 0; r < rows; r++) {
+            float y = o[r] * inverse[r];
+            y = y + 0.0f; /* -0 becomes +0 */
+            y = choose(is_nan(y), float_of(CANONICAL_NAN), y);
+            x[r] = choose(l[r] == 0.0f, 0.0f, y);
         }
+        for (r = 0; r < rows; r++)
+            out[r][d] = x[r];
     }
 }
 
-KERNEL void gradient_body(int hw, float *s, float *dp, int n, const attn_row_stats *of)
+KERNEL void gradient_body(int hw, float *RESTRICT s, float *RESTRICT dp, int n,
+                          const attn_row_stats *of)
 {
     float m[LANES], factor[LANES], less[LANES];
     const float most = of->most;
@@ -2376,19 +2406,22 @@ KERNEL void gradient_body(int hw, float *s, float *dp, int n, const attn_row_sta
             p = exp2_with(hw, p);
             p = p * factor[r];
             ds = p * ds;
-            s[r] = dead ? ATTN_DEAD : p;
-            dp[r] = dead ? ATTN_DEAD : ds;
+            s[r] = choose(dead, ATTN_DEAD, p);
+            dp[r] = choose(dead, ATTN_DEAD, ds);
         }
     }
 }
 
-KERNEL void softcap_gradient_body(int hw, float *ds, const float *t, const float *p, int n)
+KERNEL void softcap_gradient_body(int hw, float *RESTRICT ds, const float *RESTRICT t,
+                                  const float *RESTRICT p, int n)
 {
-    int k;
-    for (k = 0; k < n * LANES; k++) {
-        float x = fma32(hw, -t[k], t[k], 1.0f);
-        x = ds[k] * x;
-        ds[k] = is_dead(p[k]) ? ATTN_DEAD : x;
+    int j, r;
+    for (j = 0; j < n; j++, ds += LANES, t += LANES, p += LANES) {
+        for (r = 0; r < LANES; r++) {
+            float x = fma32(hw, -t[r], t[r], 1.0f);
+            x = ds[r] * x;
+            ds[r] = choose(is_dead(p[r]), ATTN_DEAD, x);
+        }
     }
 }
 

@@ -18,14 +18,16 @@
 #include <string.h>
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
+ * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
+ * a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
 #elif defined __GNUC__
-#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
 #pragma fp_contract(off)
 #endif
@@ -37,11 +39,13 @@
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
+#define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
 #else
 #define KERNEL static inline
 #define OWN_FRAME
+#define RESTRICT
 #define COLD inline
 #endif
 
@@ -774,6 +778,14 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
+ * expression whose operand is computed for it. */
+static inline float choose(int yes, float a, float b)
+{
+    const uint32_t mask = 0u - (uint32_t)(yes != 0);
+    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
+}
+
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
@@ -1304,17 +1316,15 @@ static inline attn_status check_extent(const char *name, int64_t bytes_each, int
 
 /* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
 
+/* It chooses by masks, so that compilers vectorise loops of it. */
 static inline float f16_to_f32(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    float magnitude;
-    if (rest >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x0400u)
-        return float_of(sign | ((rest << 13) + (112u << 23)));
-    /* The number is subnormal in f16 and normal in f32. */
-    magnitude = (float)(int32_t)rest * 0x1p-24f;
-    return float_of(sign | bits_of(magnitude));
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu, bias = 112u << 23;
+    const uint32_t strange = 0u - (uint32_t)(rest > 0x7bffu); /* infinity or NaN */
+    const uint32_t small = 0u - (uint32_t)(rest < 0x0400u);   /* subnormal in f16, normal in f32 */
+    const float tiny = (float)(int32_t)rest * 0x1p-24f;
+    const uint32_t normal = (rest << 13) + bias + (strange & bias);
+    return float_of(sign | (bits_of(tiny) & small) | (normal & ~small));
 }
 
 static inline uint16_t f16_from_f32(float x)

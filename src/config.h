@@ -9,14 +9,16 @@
 #include <string.h>
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. */
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
+ * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
+ * a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
 #endif
 #pragma clang fp contract(off) reassociate(off)
 #elif defined __GNUC__
-#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
 #pragma fp_contract(off)
 #endif
@@ -28,11 +30,13 @@
 #if defined __GNUC__
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
+#define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
 #else
 #define KERNEL static inline
 #define OWN_FRAME
+#define RESTRICT
 #define COLD inline
 #endif
 

@@ -49,6 +49,14 @@ static inline int is_nan(float x)
     return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
+ * expression whose operand is computed for it. */
+static inline float choose(int yes, float a, float b)
+{
+    const uint32_t mask = 0u - (uint32_t)(yes != 0);
+    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
+}
+
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f

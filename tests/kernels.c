@@ -352,7 +352,7 @@ static void check_exponentials(const sizes *z)
     int found, found_few;
     running_state(&m, &l);
     for (int r = 0; r < rows; r++) /* so that few lanes decide on a rise */
-        m[r] = rng_chance(90) ? m[r] + 20 : m[r];
+        m[r] = rng_chance(3) ? INFINITY : rng_chance(90) ? m[r] + 20 : m[r];
     beside.m = m;
     beside.l = l;
     beside_few.m = m_few = take_lanes(m, 1, rows, z->first);
@@ -363,8 +363,12 @@ static void check_exponentials(const sizes *z)
     CHECK(!(found & ATTN_IS_CALM) || is_calm(s, n, m), "not calm");
     check_lanes("running_max m", m, m_few, 1, z->first);
     check_lanes("running_max l", l, l_few, 1, z->first);
-    for (int r = 0; r < portable->rows && !(found & ATTN_RAISED); r++)
-        alpha[(z->first + r) % rows] = 1;
+    for (int r = 0; r < portable->rows; r++) { /* Without a rise nothing is written. */
+        if (!(found & ATTN_RAISED))
+            alpha[(z->first + r) % rows] = 1;
+        if (!(found_few & ATTN_RAISED))
+            alpha_few[r] = 1;
+    }
     check_lanes("running_max alpha", alpha, alpha_few, 1, z->first);
     beside.calm = found & ATTN_IS_CALM;
     beside.lanes = random_lanes();

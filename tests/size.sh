@@ -69,8 +69,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 156700
-    judge clang 206600
+    judge gcc 153900
+    judge clang 207600
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
