@@ -12,10 +12,11 @@
  * (the chain over d rounds at the size of its partial sums, each later step at the size of what it
  * handles, and 2^x turns the rounding of x into a relative error of p), and the sums over keys
  * rounding u (6 + sqrt(min(n, 1024))) sum_j p_j |v_j| - chains end at 1024 keys and their errors
- * have no common sign - the tolerance is ORACLE_FACTOR times the sum of both, and that of a single
- * logit ORACLE_LOGIT_FACTOR e_j. Strict bounds put head_dim and n in place of the square roots; the
- * tests use the likely size, about twice the worst seen, because a tolerance that never can be
- * reached sees no bug. Storing O as f16 or bf16 adds half an ulp of that type.
+ * have no common sign; naive, whose chains do not end, gets (n - 1024) / 8 more - the tolerance is
+ * ORACLE_FACTOR times the sum of both, and that of a single logit ORACLE_LOGIT_FACTOR e_j. Strict
+ * bounds put head_dim and n in place of the square roots; the tests use the likely size, about twice
+ * the worst seen, because a tolerance that never can be reached sees no bug. Storing O as f16 or bf16
+ * adds half an ulp of that type.
  *
  * For the strict bound (docs/numerics.md) the oracle gives what depends on the keys, for calls
  * whose logits are plain scores:
