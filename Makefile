@@ -58,6 +58,8 @@ DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine and is a stub where it does not belong. SIMD= leaves
 # all of them out.
 SIMD    ?= avx512 avx2 neon sse2
+SIMD_KNOWN := avx512 avx2 neon sse2
+$(if $(filter-out $(SIMD_KNOWN),$(SIMD)),$(error SIMD: no kernels '$(filter-out $(SIMD_KNOWN),$(SIMD))'; there are $(SIMD_KNOWN)))
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
 SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
@@ -260,7 +262,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 
 programs: $(LIB) $(PROGRAMS) $(BUILD)/canon
 
-test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, one to two minutes
+test: $(BUILD)/test $(BUILD)/canon $(EXAMPLE_PROGRAMS) $(BUILD)/obj/attn_alone.o ## the tests, two to three minutes
 	$(Q)CC='$(LINK)' RUN='$(RUN)' NM='$(NM)' sh tests/all.sh $(BUILD)
 
 # As many compilations at a time as there are CPUs, unless the command line says how many; the

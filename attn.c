@@ -448,7 +448,7 @@ static inline uint16_t bf16_from_f32(float x)
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
-#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one word */
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one uint32_t */
 
 /* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
 typedef struct attn_lanes {
@@ -2901,8 +2901,9 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [keys / ATTN_ALIVE_BITS][rows], as the kernel hide takes it, from key alive_from on, for
-     * PARTIAL tiles of rules by pair; row has a byte for each key while one row is asked. */
+    /* alive is [keys / ATTN_ALIVE_BITS, rounded up][rows], as the kernel hide takes it, from key
+     * alive_from on, and counts where by_pair is set; row has a byte for each key while one row is
+     * asked. */
     uint32_t *alive;
     uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */
@@ -4765,7 +4766,8 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
 typedef struct mask_rule {
     member on;      /* The rule is active where this field is set. */
     range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. A byte of alive is 0
+     * or 1 and must stay so. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive);
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
@@ -4849,7 +4851,8 @@ static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
     return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
 }
 
-/* hide_zeros clears alive[t] where data[t] is 0, or where it is not, eight keys at a time. */
+/* hide_zeros clears alive[t] where data[t] is 0 or, if invert is 1, where it is not, eight keys at a
+ * time. */
 static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
 {
     const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
@@ -4997,9 +5000,10 @@ static void callback_row(const attn_params *p, const sequence *s, const lane *at
 {
     int t;
     for (t = 0; t < n; t++) {
-        const attn_pair pair = pair_of(s, at, j0 + t);
-        if (alive[t])
+        if (alive[t]) {
+            const attn_pair pair = pair_of(s, at, j0 + t);
             alive[t] = p->mask(p->callback_user, &pair) != 0;
+        }
     }
 }
 
@@ -5014,7 +5018,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: no other is asked about a tile that the `tile` of one finds empty. */
 static const mask_rule mask_rules[] = {
     { MEMBER(causal), .range = causal_range },
     { MEMBER(window), .range = window_range },
@@ -5434,11 +5438,9 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_row sets t->row to 1 for keys that the ranges leave to lane r, and to 0 for the others. */
-static void fill_row(tile *t, int r, int64_t j0, int n)
+/* fill_row sets t->row to 1 for keys begin to end-1 and to 0 for the others of n. */
+static void fill_row(tile *t, int begin, int end, int n)
 {
-    int begin, end;
-    lane_range(t, r, j0, n, &begin, &end);
     if (end - begin < n)
         memset(t->row, 0, (size_t)n);
     if (begin < end)
@@ -5453,11 +5455,13 @@ static uint32_t bits_of_bytes(const uint8_t *bytes)
     uint64_t x, factor;
     memcpy(&x, bytes, sizeof x);
     memcpy(&factor, gather, sizeof factor);
+    ATTN_ASSERT((x & ~EVERY_BYTE(1)) == 0);
     return (uint32_t)((x * factor) >> 56);
 }
 
-/* keep_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. */
-static int keep_row(tile *t, int r, int n)
+/* pack_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. The
+ * shift leaves out what a word has beyond n. */
+static int pack_row(tile *t, int r, int n)
 {
     uint32_t *to = t->alive + r, some = 0, missing = 0;
     int k, i;
@@ -5478,14 +5482,16 @@ static int keep_row(tile *t, int r, int n)
  * class. */
 static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
 {
-    int r, m, class, seen = 0, missing = 0;
+    int r, m, begin, end, class, seen = 0, missing = 0;
     t->alive_from = j0;
     for (r = 0; r < t->pl->rows; r++) {
-        fill_row(t, r, j0, n);
-        for (m = 0; m < COUNT_OF(mask_rules) && t->lanes[r].used; m++)
+        lane_range(t, r, j0, n, &begin, &end);
+        fill_row(t, begin, end, n);
+        for (m = 0; m < COUNT_OF(mask_rules) && begin < end; m++)
             if (asked >> m & 1)
-                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->row);
-        class = keep_row(t, r, n);
+                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0 + begin, end - begin,
+                                  t->row + begin);
+        class = pack_row(t, r, n);
         seen |= class != ATTN_TILE_EMPTY;
         missing |= class != ATTN_TILE_FULL && t->lanes[r].used;
     }
@@ -5536,6 +5542,7 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     const uint32_t low = (uint32_t)keys, high = (uint32_t)(keys >> ATTN_ALIVE_BITS);
     attn_lanes lanes = { 0, 0 };
     int r;
+    ATTN_ASSERT(first >= 0 && n >= 1 && n <= ATTN_BLOCK);
     for (r = t->span.begin; r < t->span.end; r++)
         if ((alive[r] & low) || (high && alive[rows + r] & high))
             widen_lanes(&lanes, r);

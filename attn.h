@@ -8,7 +8,7 @@
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
  * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
- * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant
+ * C99 compiler. Right results need no flag, but speed needs -O2. Every mask and variant
  * is a field of one struct, attn_params, in which zero means "off" or "the usual". The result has
  * the same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
  * (docs/canon.md).
@@ -101,9 +101,8 @@
  *   first and the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call
  *   does not write (o with partial) do not count, nor do rows and keys beyond the lengths of
  *   their own batch entry. Inputs may overlap each other and themselves. Size queries do not
- *   look at this. Two arrays whose strides have so little in common that 4096 trials decide
- *   nothing are taken to be apart. attn_rope_apply and the merges say where an output may be an
- *   input.
+ *   look at this. If 4096 trials cannot decide whether two arrays with strides overlap, they are
+ *   taken to be apart. attn_rope_apply and the merges say where an output may be an input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -535,7 +534,7 @@ typedef enum attn_impl {
 } attn_impl;
 
 /* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
- * 2 % faster (README.md). */
+ * 2 % faster with the AVX-512 kernels (README.md); measure where you use attn.c alone. */
 #define ATTN_AUTO_NAIVE_KEYS 0
 
 /* A task does piece `index` of a list of work, in the scratch memory of `worker`. */
@@ -701,7 +700,9 @@ typedef struct attn_params {
     /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */
     const attn_kernels *kernels;
     const attn_backend *backend; /* the device; NULL means the CPU */
-    int num_workers; /* workers that the workspace is sized for; 0 means 1, or OpenMP's maximum */
+    /* Workers that the workspace is sized for; 0 means 1, or OpenMP's maximum. Without parallel_for
+     * and OpenMP one worker runs, whatever this says. */
+    int num_workers;
     /* Runs the pieces of work. NULL means OpenMP when compiled with it, and otherwise a plain
      * loop. */
     attn_parallel_for_fn parallel_for;
@@ -765,8 +766,10 @@ ATTN_API size_t attn_params_size(void);
  *
  * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
  * next lower power of two come first, and then every other slope of the next higher one (Press et
- * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
- * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
+ * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. They serve
+ * as p.alibi_slopes of a batch if p.alibi_stride is ATTN_STRIDE_BROADCAST; with a stride of 0 a call
+ * reads slopes for each batch entry. Returns ATTN_ERR_ARG if slopes is NULL or num_heads is out of
+ * range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
@@ -836,7 +839,8 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t 
  * This text has all the names: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
  * naive_whole=1 auto_naive_keys=256". Spaces or commas separate them. The caller may take the text
  * from a command line or an environment variable; the library itself reads no environment. Returns
- * ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
+ * ATTN_ERR_ARG if a name is unknown, a value cannot be read or p or text is NULL; *p is then unchanged.
+ * Whether a call takes the value, attn_check says. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
 
@@ -1002,7 +1006,8 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  *   pages. Number n lies in row n modulo rows. If the cache is contiguous, that is a row of the
  *   sequence's own storage. If it is paged, it is slot row % page_size of page
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
- *   back. A page counts the sequences that share it and is copied before one of them writes to it.
+ *   back. Each page has a count of the sequences that share it, and a shared page is copied before a
+ *   write.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
  *   c.window_left keys. A ring of window_left + n rows takes steps of up to n keys and can roll
  *   back n keys.
@@ -1012,8 +1017,8 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
  *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
  *   place as long as the cache or a view of it is used.
- * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
- *   attn_cache_read must not overlap.
+ * Aliasing. What is written, which is the storage of K and of V and the outputs of attn_cache_read,
+ *   must not overlap anything else. The k and v of a step may overlap each other.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
@@ -1066,7 +1071,7 @@ typedef struct attn_cache {
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
  * rows are numbered by token. k and v are in f32 or in the type of the cache. */
 typedef struct attn_cache_step {
-    int64_t batch;            /* sequences that get keys; 0 leaves nothing to do */
+    int64_t batch;            /* sequences that get keys; 0 stores nothing, and is no error */
     const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
     int64_t seq_len;          /* rows of k and v per batch entry, or in all with cu_seqlens */
     const int32_t *len;       /* [batch], rows in use, 0 is allowed; NULL means all */
@@ -1150,7 +1155,8 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  * at this moment: take a new view after every change.
  *
  *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, kv_len, key_base and kv_rows get what the
- *     cache has; kv_begin and cu_seqlens_kv become NULL.
+ *     cache has; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
+ *     get strides: it says how q and o lie, whatever c->layout is.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
  *     then gives a size that serves every later view. The caller may lower it down to the largest
  *     kv_len.
@@ -1952,7 +1958,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 11
+#define ATTN_KERNEL_ABI 12
 
 #ifdef __cplusplus
 }

@@ -37,11 +37,12 @@ static void project(int64_t at, int64_t n)
 }
 
 /* Stands for the rest of a model: keeps the output of attention. */
-static void use(int64_t at, int64_t n, float to[][HEADS_Q][DIM])
+static float (*kept)[HEADS_Q][DIM] = decoded;
+static void use(int64_t at, int64_t n, const float *out)
 {
     for (int64_t h = 0; h < HEADS_Q; h++)
         for (int64_t i = 0; i < n; i++)
-            memcpy(to[at + i][h], o + (h * n + i) * DIM, sizeof to[0][0]);
+            memcpy(kept[at + i][h], out + (h * n + i) * DIM, sizeof kept[0][0]);
 }
 
 static void stop(const char *sentence)
@@ -86,7 +87,7 @@ static void serve(void *ws, size_t bytes)
         if (attn_forward(&p, ws, bytes) != ATTN_OK)
             stop(attn_check(&p, ws, bytes, why, sizeof why));
 
-        use(at, n, decoded);                  // the rest of your model
+        use(at, n, o);                        // the rest of your model
     }
     free(memory);
     /* end of serving */
@@ -127,7 +128,8 @@ int main(void)
     turn(k, HEADS_KV);
     if (attn_forward(&p, ws, bytes) != ATTN_OK)
         stop(attn_check(&p, ws, bytes, why, sizeof why));
-    use(0, LENGTH, whole);
+    kept = whole;
+    use(0, LENGTH, o);
     free(ws);
 
     for (int i = 0; i < LENGTH; i++) same += memcmp(decoded[i], whole[i], sizeof whole[i]) == 0;

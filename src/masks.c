@@ -12,7 +12,8 @@
 typedef struct mask_rule {
     member on;      /* The rule is active where this field is set. */
     range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. */
+    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. A byte of alive is 0
+     * or 1 and must stay so. */
     void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                 uint8_t *alive);
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
@@ -96,7 +97,8 @@ static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
     return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
 }
 
-/* hide_zeros clears alive[t] where data[t] is 0, or where it is not, eight keys at a time. */
+/* hide_zeros clears alive[t] where data[t] is 0 or, if invert is 1, where it is not, eight keys at a
+ * time. */
 static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
 {
     const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
@@ -244,9 +246,10 @@ static void callback_row(const attn_params *p, const sequence *s, const lane *at
 {
     int t;
     for (t = 0; t < n; t++) {
-        const attn_pair pair = pair_of(s, at, j0 + t);
-        if (alive[t])
+        if (alive[t]) {
+            const attn_pair pair = pair_of(s, at, j0 + t);
             alive[t] = p->mask(p->callback_user, &pair) != 0;
+        }
     }
 }
 
@@ -261,7 +264,7 @@ static int callback_tile(const attn_params *p, const sequence *s, const hull *at
     return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
 }
 
-/* Cheap rules come first: a tile that one of them finds empty is asked no further. */
+/* Cheap rules come first: no other is asked about a tile that the `tile` of one finds empty. */
 static const mask_rule mask_rules[] = {
     { MEMBER(causal), .range = causal_range },
     { MEMBER(window), .range = window_range },

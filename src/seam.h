@@ -28,7 +28,7 @@
 #define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
 #define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
 
-#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one word */
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one uint32_t */
 
 /* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
 typedef struct attn_lanes {

@@ -35,11 +35,9 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_row sets t->row to 1 for keys that the ranges leave to lane r, and to 0 for the others. */
-static void fill_row(tile *t, int r, int64_t j0, int n)
+/* fill_row sets t->row to 1 for keys begin to end-1 and to 0 for the others of n. */
+static void fill_row(tile *t, int begin, int end, int n)
 {
-    int begin, end;
-    lane_range(t, r, j0, n, &begin, &end);
     if (end - begin < n)
         memset(t->row, 0, (size_t)n);
     if (begin < end)
@@ -54,11 +52,13 @@ static uint32_t bits_of_bytes(const uint8_t *bytes)
     uint64_t x, factor;
     memcpy(&x, bytes, sizeof x);
     memcpy(&factor, gather, sizeof factor);
+    ATTN_ASSERT((x & ~EVERY_BYTE(1)) == 0);
     return (uint32_t)((x * factor) >> 56);
 }
 
-/* keep_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. */
-static int keep_row(tile *t, int r, int n)
+/* pack_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. The
+ * shift leaves out what a word has beyond n. */
+static int pack_row(tile *t, int r, int n)
 {
     uint32_t *to = t->alive + r, some = 0, missing = 0;
     int k, i;
@@ -79,14 +79,16 @@ static int keep_row(tile *t, int r, int n)
  * class. */
 static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
 {
-    int r, m, class, seen = 0, missing = 0;
+    int r, m, begin, end, class, seen = 0, missing = 0;
     t->alive_from = j0;
     for (r = 0; r < t->pl->rows; r++) {
-        fill_row(t, r, j0, n);
-        for (m = 0; m < COUNT_OF(mask_rules) && t->lanes[r].used; m++)
+        lane_range(t, r, j0, n, &begin, &end);
+        fill_row(t, begin, end, n);
+        for (m = 0; m < COUNT_OF(mask_rules) && begin < end; m++)
             if (asked >> m & 1)
-                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0, n, t->row);
-        class = keep_row(t, r, n);
+                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0 + begin, end - begin,
+                                  t->row + begin);
+        class = pack_row(t, r, n);
         seen |= class != ATTN_TILE_EMPTY;
         missing |= class != ATTN_TILE_FULL && t->lanes[r].used;
     }
@@ -137,6 +139,7 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     const uint32_t low = (uint32_t)keys, high = (uint32_t)(keys >> ATTN_ALIVE_BITS);
     attn_lanes lanes = { 0, 0 };
     int r;
+    ATTN_ASSERT(first >= 0 && n >= 1 && n <= ATTN_BLOCK);
     for (r = t->span.begin; r < t->span.end; r++)
         if ((alive[r] & low) || (high && alive[rows + r] & high))
             widen_lanes(&lanes, r);

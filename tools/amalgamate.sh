@@ -173,6 +173,7 @@ write_levels() { # write_levels DIR
             case $level in attn | backend) ;; *) rooms="$rooms $(room_of "$level")" ;; esac
         done
     fi
+    mkdir -p "$1"
     amalgamate src/api/attn.h "src/api/attn.h $headers" > "$1/attn.h"
     amalgamate src/attn.c "" "$rooms" > "$1/attn.c"
 }

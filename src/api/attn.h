@@ -8,7 +8,7 @@
  *
  * The library computes this by the online softmax, so memory does not grow with the sequence
  * length. To use it, copy attn.h and attn.c into a project and compile attn.c with the rest, by any
- * C99 compiler. No flag is needed for right results, but -O2 is for speed. Every mask and variant
+ * C99 compiler. Right results need no flag, but speed needs -O2. Every mask and variant
  * is a field of one struct, attn_params, in which zero means "off" or "the usual". The result has
  * the same bits on every CPU, for any number of threads, any batch and any chunking of a prompt
  * (docs/canon.md).
@@ -101,9 +101,8 @@
  *   first and the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call
  *   does not write (o with partial) do not count, nor do rows and keys beyond the lengths of
  *   their own batch entry. Inputs may overlap each other and themselves. Size queries do not
- *   look at this. Two arrays whose strides have so little in common that 4096 trials decide
- *   nothing are taken to be apart. attn_rope_apply and the merges say where an output may be an
- *   input.
+ *   look at this. If 4096 trials cannot decide whether two arrays with strides overlap, they are
+ *   taken to be apart. attn_rope_apply and the merges say where an output may be an input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -461,7 +460,7 @@ typedef enum attn_impl {
 } attn_impl;
 
 /* ATTN_IMPL_AUTO takes NAIVE up to this seq_len_kv by default. It is 0 because NAIVE was at most
- * 2 % faster (README.md). */
+ * 2 % faster with the AVX-512 kernels (README.md); measure where you use attn.c alone. */
 #define ATTN_AUTO_NAIVE_KEYS 0
 
 /* A task does piece `index` of a list of work, in the scratch memory of `worker`. */
@@ -627,7 +626,9 @@ typedef struct attn_params {
     /* The kernel set. NULL means the best one linked in for this CPU and number of rows. */
     const attn_kernels *kernels;
     const attn_backend *backend; /* the device; NULL means the CPU */
-    int num_workers; /* workers that the workspace is sized for; 0 means 1, or OpenMP's maximum */
+    /* Workers that the workspace is sized for; 0 means 1, or OpenMP's maximum. Without parallel_for
+     * and OpenMP one worker runs, whatever this says. */
+    int num_workers;
     /* Runs the pieces of work. NULL means OpenMP when compiled with it, and otherwise a plain
      * loop. */
     attn_parallel_for_fn parallel_for;
@@ -691,8 +692,10 @@ ATTN_API size_t attn_params_size(void);
  *
  * They are 2^(-8 (h+1) / num_heads) if num_heads is a power of two. Otherwise the slopes of the
  * next lower power of two come first, and then every other slope of the next higher one (Press et
- * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. Returns
- * ATTN_ERR_ARG if slopes is NULL or num_heads is out of range. */
+ * al. 2021, arXiv 2108.12409). They are correct to 2 ulp and have the same bits everywhere. They serve
+ * as p.alibi_slopes of a batch if p.alibi_stride is ATTN_STRIDE_BROADCAST; with a stride of 0 a call
+ * reads slopes for each batch entry. Returns ATTN_ERR_ARG if slopes is NULL or num_heads is out of
+ * range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.

@@ -24,7 +24,8 @@
  *   pages. Number n lies in row n modulo rows. If the cache is contiguous, that is a row of the
  *   sequence's own storage. If it is paged, it is slot row % page_size of page
  *   table[row / page_size]. Appending keys takes pages from a free list, and trimming gives them
- *   back. A page counts the sequences that share it and is copied before one of them writes to it.
+ *   back. Each page has a count of the sequences that share it, and a shared page is copied before a
+ *   write.
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
  *   c.window_left keys. A ring of window_left + n rows takes steps of up to n keys and can roll
  *   back n keys.
@@ -34,8 +35,8 @@
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
  *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
  *   place as long as the cache or a view of it is used.
- * Aliasing. The storage of K, the storage of V, the k and v of a step and the outputs of
- *   attn_cache_read must not overlap.
+ * Aliasing. What is written, which is the storage of K and of V and the outputs of attn_cache_read,
+ *   must not overlap anything else. The k and v of a step may overlap each other.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
@@ -91,7 +92,7 @@ typedef struct attn_cache {
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
  * rows are numbered by token. k and v are in f32 or in the type of the cache. */
 typedef struct attn_cache_step {
-    int64_t batch;            /* sequences that get keys; 0 leaves nothing to do */
+    int64_t batch;            /* sequences that get keys; 0 stores nothing, and is no error */
     const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
     int64_t seq_len;          /* rows of k and v per batch entry, or in all with cu_seqlens */
     const int32_t *len;       /* [batch], rows in use, 0 is allowed; NULL means all */
@@ -175,7 +176,8 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  * at this moment: take a new view after every change.
  *
  *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, kv_len, key_base and kv_rows get what the
- *     cache has; kv_begin and cu_seqlens_kv become NULL.
+ *     cache has; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
+ *     get strides: it says how q and o lie, whatever c->layout is.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
  *     then gives a size that serves every later view. The caller may lower it down to the largest
  *     kv_len.

@@ -14,6 +14,7 @@ ATTN_API const char *attn_info_format(const attn_info *info, char *text, size_t 
  * This text has all the names: "impl=naive kernels=portable workers=3 tile_keys=64 redo=1
  * naive_whole=1 auto_naive_keys=256". Spaces or commas separate them. The caller may take the text
  * from a command line or an environment variable; the library itself reads no environment. Returns
- * ATTN_ERR_ARG if a name or value is wrong or p or text is NULL; *p is then unchanged. */
+ * ATTN_ERR_ARG if a name is unknown, a value cannot be read or p or text is NULL; *p is then unchanged.
+ * Whether a call takes the value, attn_check says. */
 ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, char *why,
                                              size_t why_bytes);
