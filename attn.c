@@ -2374,7 +2374,8 @@ KERNEL void result_rows(int rows, float *const *out, const float *o, const float
     int64_t d;
     int r;
     for (r = 0; r < rows; r++) {
-        inverse[r] = 1.0f / (l[r] == 0.0f ? 1.0f : l[r]);
+        /* A sum, as clang divides before it selects: 1 / 0 would raise a flag. */
+        inverse[r] = 1.0f / (l[r] + (float)(l[r] == 0.0f));
         inverse[r] = inverse[r] * factor;
     }
     for (d = 0; d < head_dim_v; d++, o += rows) {
