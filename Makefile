@@ -57,8 +57,8 @@ ROOMS    := $(wildcard src/*.[ch] src/*/*.[ch])
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine and is a stub where it does not belong. SIMD= leaves
 # all of them out.
-SIMD    ?= avx512 avx2 neon sse2
 SIMD_KNOWN := avx512 avx2 neon sse2
+SIMD    ?= $(SIMD_KNOWN)
 $(if $(filter-out $(SIMD_KNOWN),$(SIMD)),$(error SIMD: no kernels '$(filter-out $(SIMD_KNOWN),$(SIMD))'; there are $(SIMD_KNOWN)))
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
 SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
