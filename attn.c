@@ -1335,6 +1335,7 @@ typedef struct call_field {
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
 #define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -1377,7 +1378,7 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
     { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
     { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
@@ -1467,14 +1468,16 @@ static const call_field call_fields[] = {
       .output = OUTPUT_STATE },
     { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V),
       .output = OUTPUT_STATE },
-    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX),
+      .instead = "0 is raw, 1 is softcap, 2 is bias, 3 is softmax" },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
 
     /* ---- how to compute */
-    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
+      .instead = "0 is default, 1 is tiled, 2 is naive, 3 is auto" },
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(naive_whole, F_INT, BY_ALL, ANY) },
     { VALUE(tile_keys, F_INT, BY_ALL, ANY) },
@@ -3841,14 +3844,25 @@ static attn_status check_pair(const area *a, const area *b, text *why)
     return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
-COLD static attn_status check_itself(const area *a, const char *hint, text *why)
+COLD static attn_status check_itself(const area *a, text *why)
 {
     if (!meets_itself(a))
         return ATTN_OK;
     put(why, a->name);
-    put(why, ": with its strides rows share elements");
-    put(why, hint ? ": " : "");
-    return bad(why, ATTN_ERR_ARG, hint ? hint : "");
+    return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
+}
+
+/* put_strides says " (0, 32, 64 for rows of 64)". An axis of length 1 counts as 0. */
+COLD static void put_strides(const array_set *s, const call_field *f, text *why)
+{
+    const char *before = " (";
+    int axis;
+    for (axis = 0; axis < 4 && f->stride[axis]; axis++) {
+        put(why, before);
+        put_int(why, stride_given(f, s->base, axis));
+        before = ", ";
+    }
+    put_numbers(why, " for rows of #)", &s->x->count[f->axis[3]]);
 }
 
 COLD static const char *operand_name(const operand *x)
@@ -3860,6 +3874,8 @@ COLD static const char *operand_name(const operand *x)
  * written by another call, which had to keep to this, too. */
 static attn_status check_rows_apart(const operand *x, text *why)
 {
+    const char *const hint = x->field->instead;
+    attn_status status;
     area covered;
     if (x->span.nested)
         return ATTN_OK;
@@ -3867,7 +3883,13 @@ static attn_status check_rows_apart(const operand *x, text *why)
     if (!meets_itself(&covered))
         return ATTN_OK;
     covered = area_in_use(x->set, x->field, -1);
-    return check_itself(&covered, x->field->instead, why);
+    status = check_itself(&covered, why);
+    if (status) {
+        put_strides(x->set, x->field, why);
+        put(why, hint ? ": " : "");
+        put(why, hint ? hint : "");
+    }
+    return status;
 }
 
 /* The arrays of several sets that a call has. */
@@ -8823,7 +8845,7 @@ static const call_field rope_fields[] = {
     { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(x.dtype, BY_ALL) },
     { DTYPE(y.dtype, BY_ALL) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
@@ -9146,7 +9168,7 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(k.dtype, BY_ALL) },
     { DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
@@ -9734,7 +9756,7 @@ static attn_status check_fits(attn_cache *c, const attn_cache_step *s, text *why
 #define AT(member) offsetof(attn_cache_step, member)
 
 static const call_field step_fields[] = {
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },
@@ -10534,7 +10556,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     leave_out_unused(p, &sets[1]);
     status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
-        status = check_itself(&sums[i], NULL, why);
+        status = check_itself(&sums[i], why);
         status = status ? status : check_pair(memory, &sums[i], why);
         status = status ? status : check_written(sets, 2, &sums[i], why);
     }

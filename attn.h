@@ -100,9 +100,10 @@
  *   output or itself, or the call is refused. Elements count, and not all that lies between the
  *   first and the last: rows of q, k, v and o may alternate in one buffer. Outputs that a call
  *   does not write (o with partial) do not count, nor do rows and keys beyond the lengths of
- *   their own batch entry. Inputs may overlap each other and themselves. Size queries do not
- *   look at this. If 4096 trials cannot decide whether two arrays with strides overlap, they are
- *   taken to be apart. attn_rope_apply and the merges say where an output may be an input.
+ *   their own batch entry; columns before kv_begin do. Inputs may overlap each other and
+ *   themselves. Size queries do not look at this. If 4096 trials cannot decide whether two arrays
+ *   with strides overlap, they are taken to be apart. attn_rope_apply and the merges say where an
+ *   output may be an input.
  * Callbacks. Callbacks about pairs (mask, mask_tile, score and its derivative) run on workers,
  *   several at once. They must not throw or longjmp.
  * Order. logit = softcap(scale * q.k) + bias + ALiBi comes first, then the score callback changes
@@ -610,7 +611,8 @@ typedef struct attn_params {
      * and kv_segments. NULL means 0. */
     const int32_t *kv_begin;
     /* [batch + 1], borders of packed sequences of various lengths: sequence b is rows cu[b] to
-     * cu[b+1]-1. NULL means not packed. */
+     * cu[b+1]-1. Rows before cu[0] and from cu[batch] on are neither read nor written. NULL
+     * means not packed. */
     const int32_t *cu_seqlens_q;
     /* [batch + 1], borders of packed keys, only with cu_seqlens_q. NULL means that k and v are not
      * packed; cu_seqlens_q then needs kv_len. */

@@ -1558,6 +1558,7 @@ typedef struct call_field {
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
 #define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
@@ -1600,7 +1601,7 @@ static const call_field call_fields[] = {
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- tensors */
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
     { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
     { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
@@ -1690,14 +1691,16 @@ static const call_field call_fields[] = {
       .output = OUTPUT_STATE },
     { GRID(state.o, F_F32, BY_ALL, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V),
       .output = OUTPUT_STATE },
-    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX) },
+    { VALUE(logits.stage, F_INT, BY_ALL, 0, ATTN_LOGITS_SOFTMAX),
+      .instead = "0 is raw, 1 is softcap, 2 is bias, 3 is softmax" },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
 
     /* ---- how to compute */
-    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO) },
+    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
+      .instead = "0 is default, 1 is tiled, 2 is naive, 3 is auto" },
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(naive_whole, F_INT, BY_ALL, ANY) },
     { VALUE(tile_keys, F_INT, BY_ALL, ANY) },

@@ -116,10 +116,12 @@ void options_print_help(void)
            "  130 = Ctrl-C, with what was timed by then written\n");
 }
 
+/* The option that `name` is, up to a "=". */
 static int find_option(const char *name)
 {
+    const size_t length = strcspn(name, "=");
     for (int i = 0; i < NUM_OPTIONS; i++)
-        if (!strcmp(table[i].name, name))
+        if (strlen(table[i].name) == length && !strncmp(table[i].name, name, length))
             return i;
     return -1;
 }
@@ -183,6 +185,18 @@ static int store(bench_options *o, int i, const char *text)
     return 1;
 }
 
+/* "--threads cannot be "x": it takes a whole number from 0 to 1000000000". */
+static int wrong_value(int i, const char *text)
+{
+    static const char *const wanted[] = { [TEXT] = "a text that is not empty",
+                                          [COUNT] = "a whole number from 0 to 1000000000",
+                                          [WIDE_COUNT] = "a whole number from 0 to 1000000000",
+                                          [SECONDS] = "seconds from 0 to 86400" };
+    fprintf(stderr, "bench: %s cannot be \"%s\": it takes %s\n", table[i].name, text,
+            wanted[table[i].kind]);
+    return 0;
+}
+
 static int unknown(const char *name)
 {
     nearest_word near = { name, NULL, 0 };
@@ -197,31 +211,36 @@ static int misread(const char *what, const char *about)
     return 0;
 }
 
-/* One option at argv[*at]; moves *at past a value. */
+static void set_int(bench_options *o, int i, int value)
+{
+    memcpy((char *)o + table[i].offset, &value, sizeof value);
+}
+
+static int set_value(bench_options *o, int i, const char *value)
+{
+    if (table[i].kind == WORD) {
+        const int word = word_of(table[i].value, value);
+        set_int(o, i, word);
+        return word || wrong_word(table[i].name, table[i].value, value);
+    }
+    return store(o, i, value) || wrong_value(i, value);
+}
+
+/* One option at argv[*at], "--name value" or "--name=value"; moves *at past a value of its own. */
 static int parse_option(bench_options *o, int argc, char **argv, int *at)
 {
     const char *const name = argv[*at];
+    const char *value = strchr(name, '=');
     const int i = find_option(name);
-    const int yes = 1;
     if (i < 0)
         return unknown(name);
     o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
-        memcpy((char *)o + table[i].offset, &yes, sizeof yes);
-        return 1;
+        set_int(o, i, 1);
+        return !value || misread("no value is taken by", table[i].name);
     }
-    if (++*at >= argc)
-        return misread("a value is missing after", name);
-    if (table[i].kind == WORD) {
-        const int word = word_of(table[i].value, argv[*at]);
-        memcpy((char *)o + table[i].offset, &word, sizeof word);
-        return word || wrong_word(name, table[i].value, argv[*at]);
-    }
-    if (!store(o, i, argv[*at])) {
-        fprintf(stderr, "bench: %s cannot be \"%s\"\n", name, argv[*at]);
-        return 0;
-    }
-    return 1;
+    value = value ? value + 1 : argv[++*at];
+    return *at < argc ? set_value(o, i, value) : misread("a value is missing after", name);
 }
 
 /* Of a command; 0 = the word is none. */

@@ -437,14 +437,25 @@ static attn_status check_pair(const area *a, const area *b, text *why)
     return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
-COLD static attn_status check_itself(const area *a, const char *hint, text *why)
+COLD static attn_status check_itself(const area *a, text *why)
 {
     if (!meets_itself(a))
         return ATTN_OK;
     put(why, a->name);
-    put(why, ": with its strides rows share elements");
-    put(why, hint ? ": " : "");
-    return bad(why, ATTN_ERR_ARG, hint ? hint : "");
+    return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
+}
+
+/* put_strides says " (0, 32, 64 for rows of 64)". An axis of length 1 counts as 0. */
+COLD static void put_strides(const array_set *s, const call_field *f, text *why)
+{
+    const char *before = " (";
+    int axis;
+    for (axis = 0; axis < 4 && f->stride[axis]; axis++) {
+        put(why, before);
+        put_int(why, stride_given(f, s->base, axis));
+        before = ", ";
+    }
+    put_numbers(why, " for rows of #)", &s->x->count[f->axis[3]]);
 }
 
 COLD static const char *operand_name(const operand *x)
@@ -456,6 +467,8 @@ COLD static const char *operand_name(const operand *x)
  * written by another call, which had to keep to this, too. */
 static attn_status check_rows_apart(const operand *x, text *why)
 {
+    const char *const hint = x->field->instead;
+    attn_status status;
     area covered;
     if (x->span.nested)
         return ATTN_OK;
@@ -463,7 +476,13 @@ static attn_status check_rows_apart(const operand *x, text *why)
     if (!meets_itself(&covered))
         return ATTN_OK;
     covered = area_in_use(x->set, x->field, -1);
-    return check_itself(&covered, x->field->instead, why);
+    status = check_itself(&covered, why);
+    if (status) {
+        put_strides(x->set, x->field, why);
+        put(why, hint ? ": " : "");
+        put(why, hint ? hint : "");
+    }
+    return status;
 }
 
 /* The arrays of several sets that a call has. */

@@ -203,7 +203,10 @@ stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
     stops 'cannot both go to' $small --json "$work/one" --csv "$work/one"
     stops 'cannot both go to' $small --json "$work/one" --csv "$work/./one"
     expect "trying leaves nothing" test ! -e "$work/one" -a ! -e "$work/one.part"
-    stops '--min-time cannot be "0x10"' $small --min-time 0x10
+    stops '--min-time cannot be "0x10": it takes seconds' $small --min-time 0x10
+    stops '--threads cannot be "x": it takes a whole number' $small --threads x
+    stops '--threads cannot be "": it takes a whole number' $small --threads=
+    stops 'no value is taken by "--causal"' $small --causal=1
     stops '2^28' --shape 1,1,1,8,268435457,8
     stops '--impl is a list' --shape 1,1,1,8,8,8 --impl tiled,
     printf 'attn-tuning 1\ntile_keys 65\nend\n' > "$work/broken"

@@ -20,9 +20,7 @@
  * xorshift64* (Vigna 2016): 2^64 - 1 long, and the upper bits, the only ones used, pass what such
  * tests need. The state is never 0. */
 
-static uint64_t rng_state = 1, aside_state = 1;
-static unsigned variation;
-static const unsigned char *choices, *choices_end; /* of rng_bytes, those not yet used */
+static rng_state rng = { 1, 1, 0, NULL, NULL };
 
 uint64_t hash_text(const char *text)
 {
@@ -34,10 +32,10 @@ uint64_t hash_text(const char *text)
 
 void rng_seed(uint64_t seed)
 {
-    rng_state = seed != 0 ? seed : 0x9e3779b97f4a7c15u;
-    aside_state = ~rng_state != 0 ? ~rng_state : 1;
-    variation = (unsigned)(seed >> 60);
-    choices = choices_end = NULL;
+    rng.values = seed != 0 ? seed : 0x9e3779b97f4a7c15u;
+    rng.aside = ~rng.values != 0 ? ~rng.values : 1;
+    rng.variation = (unsigned)(seed >> 60);
+    rng.choices = rng.choices_end = NULL;
 }
 
 void rng_bytes(const void *bytes, size_t count)
@@ -45,14 +43,24 @@ void rng_bytes(const void *bytes, size_t count)
     const unsigned char *at = bytes;
     rng_seed(count > 0 ? 1u + at[0] : 1);
     if (count > 0) {
-        choices = at + 1;
-        choices_end = at + count;
+        rng.choices = at + 1;
+        rng.choices_end = at + count;
     }
+}
+
+rng_state rng_now(void)
+{
+    return rng;
+}
+
+void rng_resume(rng_state state)
+{
+    rng = state;
 }
 
 unsigned test_variation(void)
 {
-    return variation++;
+    return rng.variation++;
 }
 
 static uint64_t next_of(uint64_t *state)
@@ -77,8 +85,8 @@ static int64_t within(int64_t low, int64_t high, uint64_t random)
 static uint64_t next_choice(uint64_t span)
 {
     uint64_t choice = 0, reach = 1;
-    for (; reach < span && choices < choices_end; reach <<= 8) {
-        choice = choice << 8 | *choices++;
+    for (; reach < span && rng.choices < rng.choices_end; reach <<= 8) {
+        choice = choice << 8 | *rng.choices++;
         if (reach >> 56 != 0)
             break;
     }
@@ -87,19 +95,19 @@ static uint64_t next_choice(uint64_t span)
 
 uint64_t rng_u64(void)
 {
-    return next_of(&rng_state);
+    return next_of(&rng.values);
 }
 
 int64_t rng_int(int64_t low, int64_t high)
 {
-    if (choices < choices_end)
+    if (rng.choices < rng.choices_end)
         return low + (int64_t)next_choice(span_of(low, high));
     return within(low, high, rng_u64());
 }
 
 int64_t rng_aside(int64_t low, int64_t high)
 {
-    return within(low, high, next_of(&aside_state));
+    return within(low, high, next_of(&rng.aside));
 }
 
 int rng_chance(int percent)

@@ -125,6 +125,14 @@ void rng_seed(uint64_t seed);
  * there are any. Values come from a generator that the first byte seeds: an input of a few hundred
  * bytes then says what a call is, and a fuzzer changes one thing of it by changing one byte. */
 void rng_bytes(const void *bytes, size_t count);
+/* What the next numbers depend on, so that something else may be drawn in between. */
+typedef struct rng_state {
+    uint64_t values, aside;
+    unsigned variation;
+    const unsigned char *choices, *choices_end; /* of rng_bytes, those not yet used */
+} rng_state;
+rng_state rng_now(void);
+void rng_resume(rng_state state);
 uint64_t rng_u64(void);
 int64_t rng_int(int64_t low, int64_t high); /* both ends included */
 int rng_chance(int percent);

@@ -114,7 +114,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     leave_out_unused(p, &sets[1]);
     status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
-        status = check_itself(&sums[i], NULL, why);
+        status = check_itself(&sums[i], why);
         status = status ? status : check_pair(memory, &sums[i], why);
         status = status ? status : check_written(sets, 2, &sums[i], why);
     }

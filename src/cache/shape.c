@@ -102,7 +102,7 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(k.dtype, BY_ALL) },
     { DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },

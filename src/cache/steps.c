@@ -209,7 +209,7 @@ static attn_status check_fits(attn_cache *c, const attn_cache_step *s, text *why
 #define AT(member) offsetof(attn_cache_step, member)
 
 static const call_field step_fields[] = {
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { TENSOR(k, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_BATCH, AXIS_HEAD_KV, AXIS_ROW, AXIS_DIM_V, BY_ALL) },
     { GRID(positions, F_I64, BY_ALL, AXIS_BATCH, AXIS_NONE, AXIS_ROW, AXIS_NONE) },

@@ -176,7 +176,7 @@ static const call_field rope_fields[] = {
     { VALUE(batch, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(num_heads, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(seq_len, F_INT64, BY_ALL, 0, INT64_MAX) },
-    { VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD) },
+    { LAYOUT },
     { DTYPE(x.dtype, BY_ALL) },
     { DTYPE(y.dtype, BY_ALL) },
     { TENSOR(x, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
