@@ -2890,6 +2890,10 @@ typedef struct block {
     int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
+/* The words of `alive` for a lane, and the bytes of `row`, of which bits_of_bytes reads eight at once. */
+#define ALIVE_WORDS(keys) ((keys) / ATTN_ALIVE_BITS + 1)
+#define ROW_BYTES(keys) ((keys) + 8)
+
 /* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
     const problem *pr;
@@ -2905,7 +2909,7 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [keys / ATTN_ALIVE_BITS, rounded up][rows], as the kernel hide takes it, from key
+    /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key
      * alive_from on, and counts where by_pair is set; row has a byte for each key while one row is
      * asked. */
     uint32_t *alive;
@@ -4512,8 +4516,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
-    pl->alive = place(&at, rows * (keys / ATTN_ALIVE_BITS + 1), sizeof(uint32_t));
-    pl->row = place(&at, keys + 8, sizeof(uint8_t)); /* bits_of_bytes reads eight. */
+    pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
+    pl->row = place(&at, ROW_BYTES(keys), sizeof(uint8_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
@@ -10728,8 +10732,8 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, x, pairs),
         PART(desk, blank.lane_values, 3 * rows),
         PART(desk, blank.lane_ints, 2 * rows),
-        PART(desk, blank.alive, rows * (keys / ATTN_ALIVE_BITS + 1)),
-        PART(desk, blank.row, keys + 8), /* bits_of_bytes reads eight. */
+        PART(desk, blank.alive, rows * ALIVE_WORDS(keys)),
+        PART(desk, blank.row, ROW_BYTES(keys)),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
         PART(desk, part[KEYS], times(keys, pitch)),
         PART(desk, total[KEYS], times(lay->max_keys, pitch)),

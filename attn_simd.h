@@ -25,7 +25,7 @@
  *   v_copysign(x, s)      x >= +0 with the sign bit of s
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
  *   v_ints(p)      VL int as floats
- *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i
+ *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i, for v_select
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place

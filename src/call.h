@@ -129,6 +129,10 @@ typedef struct block {
     int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
+/* The words of `alive` for a lane, and the bytes of `row`, of which bits_of_bytes reads eight at once. */
+#define ALIVE_WORDS(keys) ((keys) / ATTN_ALIVE_BITS + 1)
+#define ROW_BYTES(keys) ((keys) + 8)
+
 /* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
     const problem *pr;
@@ -144,7 +148,7 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [keys / ATTN_ALIVE_BITS, rounded up][rows], as the kernel hide takes it, from key
+    /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key
      * alive_from on, and counts where by_pair is set; row has a byte for each key while one row is
      * asked. */
     uint32_t *alive;

@@ -100,8 +100,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
-    pl->alive = place(&at, rows * (keys / ATTN_ALIVE_BITS + 1), sizeof(uint32_t));
-    pl->row = place(&at, keys + 8, sizeof(uint8_t)); /* bits_of_bytes reads eight. */
+    pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
+    pl->row = place(&at, ROW_BYTES(keys), sizeof(uint8_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
