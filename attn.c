@@ -356,17 +356,19 @@ static inline float log2_canon(float x)
  */
 static inline float inv_sqrt_nearest(uint64_t n)
 {
-    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint64_t quotient, remainder, root = 0, bit;
     uint32_t j = 24, i;
     float power;
     while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
         j++;
-    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
-        uint64_t digit = remainder >= n ? 1 : 0;
+    i = 2 * j < 63 ? 2 * j : 63;
+    quotient = ((uint64_t)1 << i) / n;
+    remainder = ((uint64_t)1 << i) % n;
+    for (; i < 2 * j; i++) { /* long division of 4^j by n goes on where 64 bits do not hold 4^j */
+        const uint64_t digit = 2 * remainder >= n ? 1 : 0;
         quotient = 2 * quotient + digit;
-        remainder = 2 * (remainder - (digit ? n : 0));
+        remainder = 2 * remainder - (digit ? n : 0);
     }
-    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
     for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
         if ((root + bit) * (root + bit) <= quotient)
             root += bit;
@@ -1163,8 +1165,12 @@ static inline int64_t number_at(const void *at, size_t bytes)
 {
     int64_t number;
     int as_int;
-    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
-    return bytes == sizeof number ? number : as_int;
+    if (bytes == sizeof number) {
+        memcpy(&number, at, sizeof number);
+        return number;
+    }
+    memcpy(&as_int, at, sizeof as_int);
+    return as_int;
 }
 
 static inline attn_status check_members(const void *base, const size_rule *rules, int n,
@@ -1577,16 +1583,14 @@ typedef struct member {
         offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
     }
 
+/* is_set looks at words, since a member may be a struct. */
 static int is_set(const attn_params *p, member m)
 {
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
+    const char *at = (const char *)p + m.offset, *end = at + m.size;
+    uint32_t word = 0;
+    for (; at < end && !word; at += sizeof word)
+        memcpy(&word, at, sizeof word);
+    return word != 0;
 }
 
 /* ---- arrays */
@@ -1715,12 +1719,13 @@ static attn_status check_array(const call_field *f, const void *base, const call
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
+    const call_field *f;
     attn_status status = ATTN_OK;
-    int i, axis;
-    for (i = 0; i < n; i++)
-        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
-            status = check_output_stride(table[i].name, stride_names[axis],
-                                         stride_given(&table[i], base, axis), why);
+    int axis;
+    for (f = table; f < table + n; f++)
+        for (axis = 0; f->output && axis < 3 && !status; axis++)
+            status =
+                check_output_stride(f->name, stride_names[axis], stride_given(f, base, axis), why);
     return status;
 }
 

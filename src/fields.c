@@ -327,16 +327,14 @@ typedef struct member {
         offsetof(attn_params, name), sizeof(((attn_params *)NULL)->name)                           \
     }
 
+/* is_set looks at words, since a member may be a struct. */
 static int is_set(const attn_params *p, member m)
 {
-    const char *at = (const char *)p + m.offset;
-    uint32_t word, any = 0;
-    int i;
-    for (i = 0; i < m.size; i += (int)sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        any |= word;
-    }
-    return any != 0;
+    const char *at = (const char *)p + m.offset, *end = at + m.size;
+    uint32_t word = 0;
+    for (; at < end && !word; at += sizeof word)
+        memcpy(&word, at, sizeof word);
+    return word != 0;
 }
 
 /* ---- arrays */
@@ -465,12 +463,13 @@ static attn_status check_array(const call_field *f, const void *base, const call
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
+    const call_field *f;
     attn_status status = ATTN_OK;
-    int i, axis;
-    for (i = 0; i < n; i++)
-        for (axis = 0; axis < 3 && table[i].output && !status; axis++)
-            status = check_output_stride(table[i].name, stride_names[axis],
-                                         stride_given(&table[i], base, axis), why);
+    int axis;
+    for (f = table; f < table + n; f++)
+        for (axis = 0; f->output && axis < 3 && !status; axis++)
+            status =
+                check_output_stride(f->name, stride_names[axis], stride_given(f, base, axis), why);
     return status;
 }
 

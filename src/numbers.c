@@ -256,17 +256,19 @@ static inline float log2_canon(float x)
  */
 static inline float inv_sqrt_nearest(uint64_t n)
 {
-    uint64_t quotient = 0, remainder = 1, root = 0, bit;
+    uint64_t quotient, remainder, root = 0, bit;
     uint32_t j = 24, i;
     float power;
     while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
         j++;
-    for (i = 0; i < 2 * j; i++) { /* long division of 2^(2j) by n; 2^0 is the first digit */
-        uint64_t digit = remainder >= n ? 1 : 0;
+    i = 2 * j < 63 ? 2 * j : 63;
+    quotient = ((uint64_t)1 << i) / n;
+    remainder = ((uint64_t)1 << i) % n;
+    for (; i < 2 * j; i++) { /* long division of 4^j by n goes on where 64 bits do not hold 4^j */
+        const uint64_t digit = 2 * remainder >= n ? 1 : 0;
         quotient = 2 * quotient + digit;
-        remainder = 2 * (remainder - (digit ? n : 0));
+        remainder = 2 * remainder - (digit ? n : 0);
     }
-    quotient = 2 * quotient + (remainder >= n ? 1 : 0);
     for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
         if ((root + bit) * (root + bit) <= quotient)
             root += bit;

@@ -30,8 +30,12 @@ static inline int64_t number_at(const void *at, size_t bytes)
 {
     int64_t number;
     int as_int;
-    memcpy(bytes == sizeof number ? (void *)&number : (void *)&as_int, at, bytes);
-    return bytes == sizeof number ? number : as_int;
+    if (bytes == sizeof number) {
+        memcpy(&number, at, sizeof number);
+        return number;
+    }
+    memcpy(&as_int, at, sizeof as_int);
+    return as_int;
 }
 
 static inline attn_status check_members(const void *base, const size_rule *rules, int n,
