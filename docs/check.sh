@@ -57,7 +57,7 @@ report sentences 40
 
 # ---- reasons for which the bench skips a case, with N for numbers, up to a text of another part
 
-tr '\n' ' ' < "$top/bench/run.c" | sed -e 's/WRONG "/"wrong result/g' -e 's/"  *"//g' -e 's/;/;\
+cat "$top"/bench/run/*.c | tr '\n' ' ' | sed -e 's/RUN_WRONG "/"wrong result/g' -e 's/"  *"//g' -e 's/;/;\
 /g' | grep -o 'skip(r, "[^"]*"' | sed -e 's/^skip(r, "//' -e 's/"$//' -e 's/%s.*//' \
     -e 's/%[.0-9]*[fgd]/N/g' -e 's/[: ]*$//' > "$work/sentences"
 explained
