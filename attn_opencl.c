@@ -1485,9 +1485,9 @@ static inline void store_run(const attn_kernels *kernels, int dtype, void *data,
 /* src/fields.c - the table of fields: what each field of a call is, in one row.
  *
  * A row says where a field lies in attn_params, what it holds, over which axes an array runs, and
- * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default strides, extents, refusals, the hash that
- * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
- * that somebody forgets is refused, never ignored.
+ * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default
+ * strides, extents, refusals, the hash that ranks compare, and the arrays that a level or a device
+ * hands on are loops over the rows: a field that somebody forgets is refused, never ignored.
  */
 
 enum field_type {

@@ -2,9 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  * A row says where a field lies in attn_params, what it holds, over which axes an array runs, and
- * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default strides, extents, refusals, the hash that
- * ranks compare, and the arrays that a level or a device hands on are loops over the rows: a field
- * that somebody forgets is refused, never ignored.
+ * who takes it. Those axes, from the last to the first, are what packed means. Ranges, default
+ * strides, extents, refusals, the hash that ranks compare, and the arrays that a level or a device
+ * hands on are loops over the rows: a field that somebody forgets is refused, never ignored.
  */
 #pragma once
 

@@ -492,17 +492,12 @@ static int is_small_stride(ptrdiff_t s)
     return s == ATTN_STRIDE_BROADCAST || (s >= -FURTHEST && s <= FURTHEST);
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Whether every element that *p describes lies in the memory above: packed axes reach as far as all
  * axes packed, and each other axis adds its own strides. */
 static int stays_inside(const attn_params *p)
 {
-    const int64_t dim = larger(p->head_dim, p->head_dim_v);
-    const int64_t rows = larger(p->seq_len_q, p->seq_len_kv);
+    const int64_t dim = larger64(p->head_dim, p->head_dim_v);
+    const int64_t rows = larger64(p->seq_len_q, p->seq_len_kv);
     ptrdiff_t furthest = 0;
     for (size_t i = 0; i < sizeof wide_fields / sizeof *wide_fields && i < 7; i++) {
         int64_t size;
@@ -516,10 +511,10 @@ static int stays_inside(const attn_params *p)
         if (!is_small_stride(stride))
             return 0;
         if (stride != ATTN_STRIDE_BROADCAST)
-            furthest = (ptrdiff_t)larger(furthest, larger(stride, -stride));
+            furthest = (ptrdiff_t)larger64(furthest, larger64(stride, -stride));
     }
     return p->logits.num_rows <= LARGEST + 4 &&
-           p->batch * p->num_heads_q * rows * larger(dim, rows) +
+           p->batch * p->num_heads_q * rows * larger64(dim, rows) +
                    (p->batch + p->num_heads_q + 2 * rows) * furthest <=
                ARENA / 2;
 }

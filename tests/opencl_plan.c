@@ -82,16 +82,11 @@ static int64_t up_to(int64_t most) /* small numbers as often as large ones */
     return rng_int(1, n);
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* What the arrays of the kernel forward take, see kernels.cl. */
 static int64_t local_memory(int64_t rows, int64_t columns)
 {
     const int64_t slices = (rows + 64) * 36, values = (columns <= 128 ? 32 : 16) * columns;
-    const int64_t floats = larger(slices, values) + rows * 65 + rows * (1 + 1 + 4 + 4);
+    const int64_t floats = larger64(slices, values) + rows * 65 + rows * (1 + 1 + 4 + 4);
     const int64_t ints = 2 * rows + 4 + 2, longs = rows + 64 + 64;
     return 4 * floats + 4 * ints + 8 * longs;
 }
@@ -105,7 +100,7 @@ static int64_t waiting_states(int64_t first, int64_t end)
         int64_t count = 0;
         for (int k = 0; (c + 1) >> k; k++)
             count += ((c + 1) >> k & 1) != 0 && ((c + 1) >> k << k) > first;
-        most = larger(most, count);
+        most = larger64(most, count);
     }
     return most;
 }
@@ -116,11 +111,11 @@ static void count_parts(const attn_params *p, int64_t part_keys, int64_t *parts,
     *parts = *waiting = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t base = p->key_base[b], end = base + p->seq_len_kv;
-        *parts = larger(*parts, (end - 1) / part_keys - base / part_keys + 1);
+        *parts = larger64(*parts, (end - 1) / part_keys - base / part_keys + 1);
         for (int64_t from = base / part_keys * part_keys; from < end; from += part_keys) {
             const int64_t to = from + part_keys < end ? from + part_keys : end;
-            *waiting = larger(*waiting,
-                              waiting_states(larger(from, base) / CHUNK, (to + CHUNK - 1) / CHUNK));
+            *waiting = larger64(
+                *waiting, waiting_states(larger64(from, base) / CHUNK, (to + CHUNK - 1) / CHUNK));
         }
     }
 }

@@ -214,6 +214,11 @@ int tensor_gaps_unchanged(const test_tensor *t);
 attn_tensor tensor_input(const test_tensor *t);
 attn_output tensor_output(const test_tensor *t);
 
+static inline int64_t larger64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* A stride as an array has it, 0 along a shared axis, and as a call is given it. */
 static inline ptrdiff_t step_of(ptrdiff_t stride)
 {
