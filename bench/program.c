@@ -33,8 +33,6 @@ static int command_kernels(const bench_options *o, bench_context *x)
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D for kernels with D up to 65536, not",
                         o->shape),
                2;
-    if (o->iters == 0)
-        return complain("kernels needs --iters from 1, not", "0"), 2;
     if (o->shape)
         head_dim = list.cases[0].head_dim;
     x->kernel_samples = o->iters > 0 ? o->iters : o->quick ? QUICK_KERNEL_SAMPLES : KERNEL_SAMPLES;

@@ -148,9 +148,8 @@ typedef struct tile {
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
-    /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key
-     * alive_from on, and counts where by_pair is set; row has a byte for each key while one row is
-     * asked. */
+    /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key alive_from on. It is
+     * valid only where by_pair is set. row has a byte for each key while one row is asked. */
     uint32_t *alive;
     uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */

@@ -437,25 +437,35 @@ static attn_status check_pair(const area *a, const area *b, text *why)
     return areas_meet(a, b) ? bad_overlap(a->name, b->name, why) : ATTN_OK;
 }
 
+#define ROWS_SHARE ": with its strides rows share elements"
+
 COLD static attn_status check_itself(const area *a, text *why)
 {
     if (!meets_itself(a))
         return ATTN_OK;
     put(why, a->name);
-    return bad(why, ATTN_ERR_ARG, ": with its strides rows share elements");
+    return bad(why, ATTN_ERR_ARG, ROWS_SHARE);
 }
 
-/* put_strides says " (0, 32, 64 for rows of 64)". An axis of length 1 counts as 0. */
-COLD static void put_strides(const array_set *s, const call_field *f, text *why)
+/* bad_rows names the strides that count: an axis of length 1 has none. */
+COLD static attn_status bad_rows(const operand *x, text *why)
 {
-    const char *before = " (";
+    const call_field *f = x->field;
     int axis;
-    for (axis = 0; axis < 4 && f->stride[axis]; axis++) {
-        put(why, before);
-        put_int(why, stride_given(f, s->base, axis));
-        before = ", ";
+    put(why, f->name);
+    put(why, ROWS_SHARE);
+    put_numbers(why, " (rows of #", &x->set->x->count[f->axis[3]]);
+    for (axis = 0; axis < COUNT_OF(stride_names); axis++) {
+        const int64_t stride = stride_given(f, x->set->base, axis);
+        if (stride == 0)
+            continue;
+        put(why, ", ");
+        put(why, stride_names[axis] + 1);
+        put_numbers(why, " #", &stride);
     }
-    put_numbers(why, " for rows of #)", &s->x->count[f->axis[3]]);
+    put(why, ")");
+    put(why, f->instead ? ": " : "");
+    return bad(why, ATTN_ERR_ARG, f->instead ? f->instead : "");
 }
 
 COLD static const char *operand_name(const operand *x)
@@ -467,8 +477,6 @@ COLD static const char *operand_name(const operand *x)
  * written by another call, which had to keep to this, too. */
 static attn_status check_rows_apart(const operand *x, text *why)
 {
-    const char *const hint = x->field->instead;
-    attn_status status;
     area covered;
     if (x->span.nested)
         return ATTN_OK;
@@ -476,13 +484,7 @@ static attn_status check_rows_apart(const operand *x, text *why)
     if (!meets_itself(&covered))
         return ATTN_OK;
     covered = area_in_use(x->set, x->field, -1);
-    status = check_itself(&covered, why);
-    if (status) {
-        put_strides(x->set, x->field, why);
-        put(why, hint ? ": " : "");
-        put(why, hint ? hint : "");
-    }
-    return status;
+    return meets_itself(&covered) ? bad_rows(x, why) : ATTN_OK;
 }
 
 /* The arrays of several sets that a call has. */

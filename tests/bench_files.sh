@@ -204,8 +204,12 @@ stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
     stops 'cannot both go to' $small --json "$work/one" --csv "$work/./one"
     expect "trying leaves nothing" test ! -e "$work/one" -a ! -e "$work/one.part"
     stops '--min-time cannot be "0x10": it takes seconds' $small --min-time 0x10
-    stops '--threads cannot be "x": it takes a whole number' $small --threads x
-    stops '--threads cannot be "": it takes a whole number' $small --threads=
+    stops '--threads cannot be "x": it takes a whole number from 1 to 1024' $small --threads x
+    stops '--threads cannot be "": it takes a whole number from 1 to 1024' $small --threads=
+    stops '--threads cannot be "0": it takes' $small --threads 0
+    stops '--threads cannot be "1025": it takes' $small --threads=1025
+    stops '--max-seq-len cannot be "0": it takes a whole number from 1 to' extreme --max-seq-len 0
+    stops '--iters cannot be "0": it takes a whole number from 1 to' kernels --iters 0
     stops 'no value is taken by "--causal"' $small --causal=1
     stops '2^28' --shape 1,1,1,8,268435457,8
     stops '--impl is a list' --shape 1,1,1,8,8,8 --impl tiled,
@@ -228,6 +232,7 @@ stops 'no such path: "al"; did you mean "all"?' --shape 1,1,1,8,8,8 --impl al
 stops 'no such path: "what"; .bench info. lists them' --shape 1,1,1,8,8,8 --impl what
 stops 'unknown option "--max-seq"; did you mean "--max-seq-len"?' extreme --max-seq 4096
 stops 'unknown option "--shap"; did you mean "--shape"?' --shap 1,1,1,8,8,8
+stops 'unknown option "--outputdir"; did you mean "--output-dir"?' --outputdir=/a/long/path
 stops 'no case here has a use for "--ranks"' --shape 1,1,1,8,8,8 --ranks 4
 stops 'no case here has a use for "--max-seq-len"' --shape 1,1,1,8,8,8 --max-seq-len 4096
 expect "checks write no files" status 2 planted selfcheck --json "$work/one"

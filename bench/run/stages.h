@@ -1,7 +1,8 @@
 /* stages.h - the stages of a run, a file each; run.c leads a run through them.
  * SPDX-License-Identifier: MIT
  *
- * What returns an int gives 0 where the run cannot go on, and r->skipped then says why. */
+ * What takes a bench_result and returns an int gives 0 where the run cannot go on, and r->skipped then
+ * says why. */
 #ifndef BENCH_RUN_STAGES_H
 #define BENCH_RUN_STAGES_H
 
@@ -56,7 +57,7 @@ int run_reads_all(const bench_run *run);
 const attn_gradients *run_gradients(const bench_run *run);
 attn_status run_explain(bench_run *run, bench_result *r, char *why, size_t why_bytes);
 
-/* The workspace and the kernels of the call. */
+/* The workspace, the kernels and the FLOPs of the call, which must be those that the bench counts. */
 int run_size_up(bench_run *run, bench_result *r);
 
 /* ---- memory.c */

@@ -229,7 +229,7 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
                            why);
     a = area_of_storage(c, side);
     if (meets_itself(&a))
-        return bad_storage(c, &s, ATTN_ERR_ARG, ": with its strides rows share elements", why);
+        return bad_storage(c, &s, ATTN_ERR_ARG, ROWS_SHARE, why);
     return check_aligned(s.name, s.storage.data, bytes_each, why);
 }
 
