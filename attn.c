@@ -4290,7 +4290,9 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
     int64_t r, c;
     for (r = first; r < first + rows; r++) {
         const int64_t begin = m->row_offsets[r], end = m->row_offsets[r + 1];
-        if (begin < 0 || end < begin)
+        if (begin < 0)
+            return bad_entry(why, "block_mask.row_offsets", r, begin, " must be at least 0");
+        if (end < begin)
             return bad_entry(why, "block_mask.row_offsets", r + 1, end,
                              " must not be below the entry before it");
         for (c = begin; c < end; c++) {
@@ -15388,8 +15390,9 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
     const int high = t->agree(t->user, own), low = t->agree(t->user, most - own);
-    stats->failed_rank = -1;
-    if (high < 0 || low < 0)
+    const int failed = high < 0 || low < 0;
+    stats->failed_rank = failed ? t->rank : -1;
+    if (failed)
         return ATTN_ERR_CALLBACK;
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }

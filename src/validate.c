@@ -325,7 +325,9 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
     int64_t r, c;
     for (r = first; r < first + rows; r++) {
         const int64_t begin = m->row_offsets[r], end = m->row_offsets[r + 1];
-        if (begin < 0 || end < begin)
+        if (begin < 0)
+            return bad_entry(why, "block_mask.row_offsets", r, begin, " must be at least 0");
+        if (end < begin)
             return bad_entry(why, "block_mask.row_offsets", r + 1, end,
                              " must not be below the entry before it");
         for (c = begin; c < end; c++) {

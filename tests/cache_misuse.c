@@ -76,7 +76,7 @@ static attn_status call_read(misuse_call *a)
 /* The caches that are ready: three sequences with 7, 2 and no keys; in a ring that went over its
  * end 17, 12 and none. WITH_TABLE: steps have a rope with a table. SAME_ROWS: all rows of k and of
  * v are one. */
-enum { PLAIN, RINGED, FEW_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS };
+enum { PLAIN, RINGED, FEW_PAGES, ALL_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS };
 
 static const attn_cache not_ready;
 static float new_keys[2 * 2 * 2 * 8], turns[64 * 4];
@@ -96,7 +96,7 @@ static attn_cache ready_shape(int kind)
     c.k.dtype = ATTN_F16;
     c.ring = kind == RINGED;
     c.window_left = kind == RINGED ? 6 : 0;
-    c.page_size = kind == FEW_PAGES ? 4 : 0;
+    c.page_size = kind == FEW_PAGES || kind == ALL_PAGES ? 4 : 0;
     c.num_pages = kind == FEW_PAGES ? 4 : 0;
     return c;
 }
@@ -165,6 +165,8 @@ static const misuse misuses[] = {
     N64(size, PLAIN, shape.page_size, -1, ARG, "page_size (-1) must be at least 0"),
     N64(size, FEW_PAGES, shape.capacity, INT32_MAX, OVERFLOW,
         "capacity (2147483647) in whole pages must be at most 2147483647"),
+    N64(size, ALL_PAGES, shape.num_sequences, INT32_MAX, OVERFLOW,
+        "num_pages (6442450941), as many as all sequences can need, must be at most 2147483647"),
     N64(size, FEW_PAGES, shape.num_pages, -1, ARG, "num_pages (-1) must be at least 0"),
     N64(size, PLAIN, shape.num_pages, 2, ARG, "num_pages (2) is set, but page_size is 0"),
     N64(size, PLAIN, shape.window_left, 3, ARG, "window_left (3) is set, but ring is 0"),

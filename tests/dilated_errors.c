@@ -221,6 +221,32 @@ static void check_one(const right_call *c, attn_status expected, const char *sen
     CHECK(all_bytes(outputs, sizeof outputs, 0x5a) && all_bytes(workspace, room, 0xff), "written");
 }
 
+/* Sizes that no memory holds, of rows that share their elements. Programs of 32 bits cannot even
+ * count some of them. */
+static void make_large(right_call *c, int64_t length, int64_t dim)
+{
+    make_right(c);
+    c->d.variant = ATTN_DILATED_GATHERED;
+    c->p.seq_len_q = c->p.seq_len_kv = length;
+    c->p.head_dim = dim;
+    c->p.head_dim_v = 1;
+    c->p.q.stride_seq = c->p.k.stride_seq = c->p.v.stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
+static void check_sizes(void)
+{
+    right_call c;
+    size_t need = 1;
+    if (sizeof(size_t) == 4 || !begin_case("errors, sizes"))
+        return;
+    make_large(&c, (int64_t)1 << 31, 1);
+    check_one(&c, ATTN_ERR_OVERFLOW,
+              "kv_len (2147483648) exceeds the positions that the gathered variant can index", 0);
+    make_large(&c, 1 << 30, 1 << 30);
+    CHECK(attn_dilated_workspace_size(&c.p, &c.d, &need) == ATTN_ERR_OVERFLOW && need == 0,
+          "%zu bytes", need);
+}
+
 static void check_others(void)
 {
     static unsigned char room[1 << 20];
@@ -279,6 +305,7 @@ void dilated_errors(void)
                   "q_len[1] (3) exceeds kv_len: rows are the last positions of the sequence", 0);
         memset(ints, 0, sizeof ints);
     }
+    check_sizes();
     if (begin_case("errors, the rest"))
         check_others();
 }

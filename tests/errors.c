@@ -546,6 +546,7 @@ static int never_called(void *user, const attn_rect *at)
 
 static void check_combinations(void)
 {
+    static const int wrong_rows[] = { -4, 0, 6, 68 };
     static attn_kernels strange_kernels;
     static attn_backend strange_backend;
     attn_params p = right_call(BITMAP | CSR);
@@ -559,12 +560,20 @@ static void check_combinations(void)
     strange_kernels.abi = ATTN_KERNEL_ABI + 1;
     strange_kernels.rows = 16;
     p.kernels = &strange_kernels;
-    expect("kernels of another version", &p, ATTN_ERR_ARG, "kernels");
+    expect("kernels of another version", &p, ATTN_ERR_ARG, "kernels->abi (");
+    strange_kernels.abi = ATTN_KERNEL_ABI;
+    for (size_t i = 0; i < sizeof wrong_rows / sizeof *wrong_rows; i++) {
+        char words[80];
+        strange_kernels.rows = wrong_rows[i];
+        snprintf(words, sizeof words, "kernels->rows (%d) must be a multiple of 4 from 4 to 64",
+                 wrong_rows[i]);
+        expect(words, &p, ATTN_ERR_ARG, words);
+    }
     p = right_call(PLAIN);
     memset(&strange_backend, 0, sizeof strange_backend);
     strange_backend.abi = ATTN_KERNEL_ABI + 1;
     p.backend = &strange_backend;
-    expect("a backend of another version", &p, ATTN_ERR_ARG, "backend");
+    expect("a backend of another version", &p, ATTN_ERR_ARG, "backend->abi (");
     p = right_call(LENGTHS);
     list.kv_begin[1] = 3;
     expect("keys in use beyond the last key", &p, ATTN_ERR_ARG, "kv_len[1] (5)");
@@ -813,6 +822,18 @@ static void check_csr_varlen(void)
           attn_check(&p, workspace, sizeof workspace, sentence, sizeof sentence));
 }
 
+static void check_csr_offsets(void)
+{
+    attn_params p = right_call(CSR);
+    list.row_offsets[0] = -1;
+    expect("a first row offset below 0", &p, ATTN_ERR_ARG,
+           "block_mask.row_offsets[0] (-1) must be at least 0");
+    p = right_call(CSR);
+    list.row_offsets[2] = 0;
+    expect("row offsets that fall", &p, ATTN_ERR_ARG,
+           "block_mask.row_offsets[2] (0) must not be below the entry before it");
+}
+
 static void check_csr_duplicate(void)
 {
     attn_params p = right_call(CSR);
@@ -974,6 +995,7 @@ TEST_GROUP(errors, RUN_ONCE, "every field wrong in turn: status, sentence, nothi
     check_array_strides();
     check_strides_of_nothing();
     check_csr_varlen();
+    check_csr_offsets();
     check_csr_duplicate();
     check_last_position();
     check_small_numbers();

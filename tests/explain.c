@@ -908,6 +908,68 @@ static void check_accepting_backend(void)
     CHECK(attn_forward(&c.p, test_alloc(777), 777) == ATTN_ERR_CALLBACK, "its failure is lost");
 }
 
+static int refuse_gradients(const attn_backend *self, const attn_problem *problem,
+                            const attn_gradient_call *g, char *why, size_t why_bytes)
+{
+    (void)problem, (void)g;
+    snprintf(why, why_bytes, "its memory is full");
+    return self->user != NULL ? -1 : 0;
+}
+
+static attn_status never_run_gradients(const attn_backend *self, const attn_problem *problem,
+                                       const attn_gradient_call *g, void *workspace,
+                                       size_t workspace_bytes)
+{
+    (void)self, (void)problem, (void)g, (void)workspace, (void)workspace_bytes;
+    door.runs++;
+    return ATTN_OK;
+}
+
+/* Gradients of a backend that does not take them: the CPU does, unless the backend says that
+ * nobody can. */
+static void check_refused_gradients(void)
+{
+    static const struct {
+        int built, nobody, batch;
+        const char *reason;
+    } refusals[] = {
+        { 0, 0, 1, "imaginary refused: it has no gradients" },
+        { 1, 0, 1, "imaginary refused: its memory is full" },
+        { 1, 0, 0, "imaginary refused: nothing to do" },
+        { 1, 1, 1, "imaginary refused: its memory is full" },
+    };
+    static float values[2 * 20 * 16], dq[2 * 3 * 16];
+    static unsigned char workspace[1 << 20];
+    for (size_t n = 0; n < sizeof refusals / sizeof *refusals; n++) {
+        attn_backend backend = make_backend(1);
+        const attn_status expected = refusals[n].nobody ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
+        attn_gradients g = { 0 };
+        attn_backward_info info;
+        attn_status status;
+        call c;
+        make_call(&c, 1, 2, 1, 3, 20, 16, 16);
+        c.p.batch = refusals[n].batch;
+        c.p.backend = &backend;
+        c.p.log = note_log;
+        c.p.lse.data = values;
+        g.dout.data = values;
+        g.dq.data = dq;
+        backend.user = refusals[n].nobody ? &door : NULL;
+        backend.supports_gradients = refuse_gradients;
+        backend.run_gradients = refusals[n].built ? never_run_gradients : NULL;
+        status = attn_backward_explain(&c.p, &g, &info);
+        CHECK(status == expected && strcmp(info.reasons, refusals[n].reason) == 0, "%d: %s", (int)n,
+              info.reasons);
+        CHECK(strcmp(info.backend_name, refusals[n].nobody ? "none" : "cpu") == 0, "%d: %s", (int)n,
+              info.backend_name);
+        status = attn_backward(&c.p, &g, workspace, sizeof workspace);
+        CHECK(status == expected && door.runs == 0, "%d: %s", (int)n, attn_status_string(status));
+        CHECK(door.logs == !refusals[n].nobody &&
+                  (refusals[n].nobody || strcmp(door.log, refusals[n].reason) == 0),
+              "%d: %d log calls, '%s'", (int)n, door.logs, door.log);
+    }
+}
+
 /* ---- options from text ----------------------------------------------------------------------- */
 
 static void check_option_text(void)
@@ -1005,6 +1067,7 @@ TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what ru
         { "bytes", check_bytes },
         { "a backend that refuses", check_refused_backend },
         { "a backend that accepts", check_accepting_backend },
+        { "gradients of a backend that refuses", check_refused_gradients },
         { "options from text", check_option_text },
         { "attn_info_format", check_format },
         { "versions", check_versions },

@@ -251,6 +251,8 @@ typedef struct driver {
     int32_t (*release_event)(void *event);
     void *(*user_event)(void *context, int32_t *error);
     int32_t (*set_status)(void *event, int32_t status);
+    void *(*queue)(void *context, void *device, uint64_t properties, int32_t *error);
+    int32_t (*release_queue)(void *queue);
 } driver;
 
 static int find(void *library, const char *name, void *to)
@@ -270,7 +272,9 @@ static int load_driver(driver *d)
            find(library, "clWaitForEvents", &d->wait) &&
            find(library, "clReleaseEvent", &d->release_event) &&
            find(library, "clCreateUserEvent", &d->user_event) &&
-           find(library, "clSetUserEventStatus", &d->set_status);
+           find(library, "clSetUserEventStatus", &d->set_status) &&
+           find(library, "clCreateCommandQueue", &d->queue) &&
+           find(library, "clReleaseCommandQueue", &d->release_queue);
 }
 
 /* One call with host arrays, run on the CPU: what all others must equal. */
@@ -704,6 +708,69 @@ static void check_part(subject *s)
           "of gradients it says \"%s\"", back.reasons);
 }
 
+/* The library on a context, a device and a queue of somebody else, here of s->gpu, which goes on
+ * working when the library has closed them. */
+static void check_given_queue(subject *s, const attn_opencl_options *o)
+{
+    attn_opencl *const gpus[] = { malloc(attn_opencl_size()), s->gpu };
+    attn_opencl_options options = *o;
+    attn_opencl_info info;
+    if (begin_case("a queue of the caller")) {
+        options.context = s->info.context;
+        options.device_id = s->info.device_id;
+        options.queue = s->info.queue;
+        make_subject(s);
+        CHECK(attn_opencl_open(gpus[0], &options) == ATTN_OK, "%s", attn_opencl_why(gpus[0]));
+        CHECK(attn_opencl_info_get(gpus[0], &info) == ATTN_OK && info.queue == options.queue &&
+                  info.context == options.context && info.device_id == options.device_id,
+              "other handles");
+        for (int i = 0; i < 2; i++) {
+            const attn_backend backend = attn_opencl_backend(gpus[i], NULL);
+            attn_params p = s->p;
+            p.backend = &backend;
+            p.o.data = test_alloc(lengths[O] * sizeof(float));
+            CHECK(run(&p) == ATTN_OK && same_output(s, p.o.data), "%s", attn_opencl_why(gpus[i]));
+            attn_opencl_close(gpus[0]);
+        }
+    }
+    free(gpus[0]);
+}
+
+/* Kernels rely on the order of their queue. */
+static void check_unordered_queue(subject *s, const attn_opencl_options *o)
+{
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    attn_opencl_options options = *o;
+    attn_opencl_call call = { 0 };
+    const attn_backend backend = attn_opencl_backend(s->gpu, &call);
+    int32_t error = -1;
+    if (!begin_case("a queue without order")) {
+        free(gpu);
+        return;
+    }
+    options.context = s->info.context;
+    options.device_id = s->info.device_id;
+    options.queue = call.queue = s->cl.queue(options.context, options.device_id, 1, &error);
+    if (error != 0) {
+        SKIP("%s has none", s->info.device);
+    } else {
+        CHECK(attn_opencl_open(gpu, &options) == ATTN_ERR_ARG &&
+                  strcmp(attn_opencl_why(gpu), "options.queue must take its commands in order") ==
+                      0,
+              "%s", attn_opencl_why(gpu));
+        attn_opencl_close(gpu);
+        make_subject(s);
+        s->p.backend = &backend;
+        s->p.log = hear;
+        heard[0] = 0;
+        CHECK(run(&s->p) == ATTN_ERR_CALLBACK, "taken");
+        CHECK(strstr(heard, "call.queue must take its commands in order") != NULL, "it says \"%s\"",
+              heard);
+        s->cl.release_queue(options.queue);
+    }
+    free(gpu);
+}
+
 /* The times of a call on a queue that measures; none are promised together with an event. */
 static void check_times(subject *s, const attn_opencl_options *o)
 {
@@ -791,6 +858,8 @@ static void check_device(void)
         check_refusal(&s);
         check_bound(&s, same_logit);
         check_wrong_buffers(&s);
+        check_given_queue(&s, &o);
+        check_unordered_queue(&s, &o);
         check_times(&s, &o);
         check_least_flops(&s, &o);
         check_threads(&s, &o);

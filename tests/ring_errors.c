@@ -136,6 +136,8 @@ static const row rows[] = {
           "ring.ranges: position (3) is in no range") },
     { ROW(ranges[2].count, TO_I64, 2, BOTH | CUSTOM, ARG,
           "ring.ranges: position (5) is in no range") },
+    { ROW(ranges[2].count, TO_I64, 6, BOTH | CUSTOM, ARG,
+          "ring.ranges: number (3) of ranges that are not empty: some positions are in two") },
     { ROW(first[2], TO_I64, 4, BOTH | CUSTOM, ARG, NULL) }, /* an empty range more: no error */
     { ROW(p.seq_len_q, TO_I64, 8, BOTH, UNSUPPORTED,
           "seq_len_q (8) must be seq_len_kv (9): a ring") },
@@ -376,6 +378,57 @@ static void whole_arguments(void)
     CHECK(attn_ring_describe(&c.p, &c.ring, 0, NULL) == ATTN_ERR_ARG, "info NULL");
 }
 
+/* What the queries of the layout refuse. */
+static void layout_queries(void)
+{
+    static const int ranks[] = { -1, 2 };
+    whole_call c;
+    attn_ring_range range;
+    attn_ring_info info;
+    int64_t count;
+    if (!begin_case("questions about the layout"))
+        return;
+    make_right(&c);
+    CHECK(attn_ring_ranges(&c.p, NULL, 0, &range, 1, &count) == ATTN_ERR_ARG, "ring NULL");
+    CHECK(attn_ring_ranges(&c.p, &c.ring, 0, &range, 1, &count) == ATTN_ERR_ARG, "no transport");
+    c.ring.transport = &c.t;
+    CHECK(attn_ring_ranges(&c.p, &c.ring, 0, &range, 1, NULL) == ATTN_ERR_ARG, "count NULL");
+    CHECK(attn_ring_ranges(&c.p, &c.ring, 0, &range, -1, &count) == ATTN_ERR_ARG, "most -1");
+    CHECK(attn_ring_ranges(&c.p, &c.ring, 0, NULL, 1, &count) == ATTN_ERR_ARG, "ranges NULL");
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        CHECK(attn_ring_ranges(&c.p, &c.ring, ranks[i], &range, 1, &count) == ATTN_ERR_ARG &&
+                  count == 0,
+              "ranges of rank %d", ranks[i]);
+        CHECK(attn_ring_describe(&c.p, &c.ring, ranks[i], &info) == ATTN_ERR_ARG &&
+                  info.length == 0,
+              "rank %d described", ranks[i]);
+    }
+    c.t.size = 0;
+    CHECK(attn_ring_describe(&c.p, &c.ring, 0, &info) == ATTN_ERR_ARG, "a ring of no ranks");
+}
+
+/* Lengths that no ring takes, and a workspace that no memory holds. */
+static void long_ring(void)
+{
+    whole_call c;
+    if (!begin_case("a length of 2^45 + 1"))
+        return;
+    make_right(&c);
+    c.ring.transport = &c.t;
+    c.p.seq_len_q = c.p.seq_len_kv = ((int64_t)1 << 45) + 1;
+    expect(&c, 0, 0, ATTN_ERR_OVERFLOW, "seq_len_kv (35184372088833) must be from 0 to 2^45");
+    expect(&c, 1, 0, ATTN_ERR_OVERFLOW, "seq_len_kv (35184372088833) must be from 0 to 2^45");
+    if (sizeof(size_t) == 4) /* Such an output is too large already. */
+        return;
+    c.p.seq_len_q = c.p.seq_len_kv = (int64_t)1 << 44;
+    c.p.head_dim = 1 << 20;
+    c.p.head_dim_v = 1;
+    c.p.q.stride_seq = c.p.k.stride_seq = c.p.v.stride_seq = ATTN_STRIDE_BROADCAST;
+    c.ring.shard = (int64_t)1 << 43;
+    expect(&c, 0, 0, ATTN_ERR_OVERFLOW,
+           "seq_len_kv (17592186044416): the workspace of a ring would exceed the address space");
+}
+
 static void small_workspace(void)
 {
     for (int backward = 0; backward < 2; backward++) {
@@ -394,6 +447,51 @@ static void small_workspace(void)
         CHECK(all_bytes(&out, sizeof out, PAINT), "an output was written");
         sentence_of(&c, backward, workspace, bytes - 1, text);
         CHECK(strstr(text, ") must be at least ") != NULL, "says: %s", text);
+    }
+}
+
+/* A transport fails by itself at one agreement. */
+typedef struct failing {
+    int calls, fail_at;
+} failing;
+
+static int fail_to_agree(void *user, int value)
+{
+    failing *f = user;
+    return f->calls++ == f->fail_at ? -1 : value;
+}
+
+static int agreement_failed(int backward, int at)
+{
+    failing f = { 0, at };
+    attn_ring_stats stats;
+    whole_call c;
+    attn_status status;
+    make_right(&c);
+    c.t.user = &f;
+    c.t.agree = fail_to_agree;
+    c.ring.transport = &c.t;
+    c.ring.stats = &stats;
+    paint();
+    status = run_call(&c, backward, workspace, sizeof workspace);
+    CHECK(status == (f.calls > at ? ATTN_ERR_CALLBACK : ATTN_OK), "agreement %d: %s", at,
+          attn_status_string(status));
+    if (f.calls <= at)
+        return 0;
+    CHECK(all_bytes(&out, sizeof out, PAINT), "agreement %d: an output was written", at);
+    CHECK(stats.failed_rank == 0, "agreement %d: rank %d is told", at, stats.failed_rank);
+    return 1;
+}
+
+static void failing_transport(void)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        int at = 0;
+        if (!begin_case("a transport that cannot agree%s", backward ? ", backward" : ""))
+            continue;
+        while (agreement_failed(backward, at))
+            at++;
+        CHECK(at >= 4, "%d agreements in all", at);
     }
 }
 
@@ -512,7 +610,10 @@ void test_ring_errors(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         one_wrong_field(&rows[i]);
     whole_arguments();
+    layout_queries();
+    long_ring();
     small_workspace();
+    failing_transport();
     ranks_disagree();
     wild_key_base();
     empty_rank();

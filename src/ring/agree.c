@@ -89,8 +89,9 @@ static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats
 {
     const int most = 0x3fffffff, own = (int)(hash & 0x3fffffffu);
     const int high = t->agree(t->user, own), low = t->agree(t->user, most - own);
-    stats->failed_rank = -1;
-    if (high < 0 || low < 0)
+    const int failed = high < 0 || low < 0;
+    stats->failed_rank = failed ? t->rank : -1;
+    if (failed)
         return ATTN_ERR_CALLBACK;
     return high == most - low ? ATTN_OK : ATTN_ERR_ARG;
 }
