@@ -2940,7 +2940,8 @@ typedef struct tile {
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
-    float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
+    int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;
 
 /* A call lies at the start of the workspace; items only read it, except for `failed`. */
@@ -4846,15 +4847,60 @@ static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, 
     *hi = min64(*hi, begin + p->chunk_size);
 }
 
+static const int32_t *query_ids(const attn_params *p, const sequence *s)
+{
+    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+}
+
+static const int32_t *key_ids(const attn_params *p, const sequence *s)
+{
+    return p->kv_segments + s->column +
+           (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+}
+
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                          uint8_t *alive)
 {
-    const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
-    const int32_t *kv = p->kv_segments + s->column +
-                        (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+    const int32_t own = query_ids(p, s)[at->i], *const kv = key_ids(p, s) + j0;
     int t;
     for (t = 0; t < n; t++)
-        alive[t] &= q[at->i] == kv[j0 + t];
+        alive[t] &= own == kv[t];
+}
+
+/* An id_span is the ids from the least to the largest of some rows or keys. */
+typedef struct id_span {
+    int32_t least, most;
+} id_span;
+
+OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
+{
+    id_span found = { ids[from], ids[from] };
+    for (from++; from < to; from++) {
+        found.least = ids[from] < found.least ? ids[from] : found.least;
+        found.most = ids[from] > found.most ? ids[from] : found.most;
+    }
+    return found;
+}
+
+/* Documents follow each other, so that spans tell most tiles: those outside the document of their
+ * rows, and those inside it. */
+static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
+    if (rows.most < keys.least || keys.most < rows.least)
+        return ATTN_TILE_EMPTY;
+    return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                             int64_t end)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const int32_t *const kv = key_ids(p, s);
+    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
+        j++;
+    return j;
 }
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
@@ -5061,7 +5107,7 @@ static const mask_rule mask_rules[] = {
     { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
-    { MEMBER(q_segments), .row = segments_row },
+    { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
     { MEMBER(bool_mask.data), .row = bool_row },
     { MEMBER(bit_mask.data), .row = bits_row },
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
@@ -5233,19 +5279,6 @@ static void widen_hull(hull *h, const lane *l, int first)
     h->i_end = max64(h->i_end, one.i_end);
 }
 
-static void widen_range(tile *t, const lane *l)
-{
-    t->all_from = max64(t->all_from, l->lo);
-    t->all_to = min64(t->all_to, l->hi);
-    if (l->lo < l->hi && t->lo == t->hi) {
-        t->lo = l->lo;
-        t->hi = l->hi;
-    } else if (l->lo < l->hi) {
-        t->lo = min64(t->lo, l->lo);
-        t->hi = max64(t->hi, l->hi);
-    }
-}
-
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
@@ -5257,46 +5290,81 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
 }
 
-/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
-static int set_rows(tile *t, const row_choice *choice)
+/* set_lanes sets all lanes to rows of the choice that follow each other, and finds their queries. */
+static void set_lanes(tile *t, const row_choice *choice)
 {
-    const problem *pr = t->pr;
-    const attn_params *p = &pr->p;
-    const float **q = t->row_in;
+    const attn_params *p = &t->pr->p;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
     if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
-    t->used = 0;
-    t->span.begin = t->span.end = 0;
-    t->lo = t->hi = t->all_from = 0;
-    t->all_to = INT64_MAX;
-    t->dead = 0.0f;
-    t->column = 0;
-    t->columns = p->head_dim_v;
     for (r = 0; r < t->pl->rows; r++) {
         lane *l = &t->lanes[r];
-        float *space = t->stage + r * p->head_dim;
         set_lane(t, l, choice, c, head);
+        t->row_in[r] = !l->used ? NULL
+                                : query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i),
+                                            t->stage + r * p->head_dim);
         if (++head == choice->heads) {
             head = 0;
             c++;
         }
-        if (l->used) {
-            if (t->pl->by_pair)
-                widen_hull(&t->hull, l, t->used == 0);
-            t->used++;
-            widen_range(t, l);
-            widen_lanes(&t->span, r);
-            q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
-        } else {
-            q[r] = memset(space, 0, (size_t)p->head_dim * sizeof(float));
-        }
     }
+}
+
+/* survey_lanes notes what the used lanes have together. */
+static void survey_lanes(tile *t)
+{
+    int64_t lo = 0, hi = 0, all_from = 0, all_to = INT64_MAX;
+    int r, used = 0;
+    t->span.begin = t->span.end = 0;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        if (!l->used)
+            continue;
+        if (t->pl->by_pair)
+            widen_hull(&t->hull, l, used == 0);
+        widen_lanes(&t->span, r);
+        used++;
+        all_from = max64(all_from, l->lo);
+        all_to = min64(all_to, l->hi);
+        if (l->lo >= l->hi)
+            continue;
+        lo = lo == hi ? l->lo : min64(lo, l->lo);
+        hi = max64(hi, l->hi);
+    }
+    t->used = used;
+    t->lo = lo, t->hi = hi;
+    t->all_from = all_from, t->all_to = all_to;
+}
+
+/* pack_queries packs the queries; lanes without one share a row of zeros. */
+static void pack_queries(tile *t)
+{
+    const int64_t dim = t->pr->p.head_dim;
+    const float *zeros = NULL;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        if (t->row_in[r])
+            continue;
+        if (!zeros)
+            zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
+        t->row_in[r] = zeros;
+    }
+    t->pl->kernels->pack(t->qt, t->row_in, dim);
+}
+
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
+static int set_rows(tile *t, const row_choice *choice)
+{
+    t->dead = 0.0f;
+    t->column = 0;
+    t->columns = t->pr->p.head_dim_v;
+    set_lanes(t, choice);
+    survey_lanes(t);
     if (t->used)
-        t->pl->kernels->pack(t->qt, q, p->head_dim);
+        pack_queries(t);
     return t->used;
 }
 
@@ -5883,6 +5951,8 @@ static float *take_node(tile *t, int level)
 {
     float *state = t->state, *lower;
     t->state = NULL;
+    if (level > t->levels)
+        level = t->levels;
     while ((lower = take_lower(t->pending, level)) != NULL) {
         if (state) {
             t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
@@ -5894,14 +5964,19 @@ static float *take_node(tile *t, int level)
     return state;
 }
 
+static void put_node(tile *t, int level, float *state)
+{
+    ATTN_ASSERT(t->pending[level] == NULL);
+    t->pending[level] = state;
+    t->levels = level < t->levels ? t->levels : level + 1;
+}
+
 /* end_chunk puts the state of chunk i, which is complete, into the tree; it is NULL if no key of the
  * chunk was visible. */
 static void end_chunk(tile *t, int64_t i)
 {
     const int level = level_after(i);
-    float *state = take_node(t, level);
-    ATTN_ASSERT(t->pending[level] == NULL);
-    t->pending[level] = state;
+    put_node(t, level, take_node(t, level));
 }
 
 /* take_root gives the root: keys and chunks that never came are empty. */
@@ -6916,9 +6991,10 @@ static void take_prefix(const call *c, tile *t)
         const tile *from = (const tile *)(const void *)prefix_tile(list, t->kv_head, index);
         n = (int)min64(rows - at, t->span.end - r);
         t->state = copy_lanes(t, t->state, r, from->state, rows, at, n);
-        for (level = 0; level < MAX_LEVELS; level++)
+        for (level = 0; level < from->levels; level++)
             t->pending[level] =
                 copy_lanes(t, t->pending[level], r, from->pending[level], rows, at, n);
+        t->levels = from->levels > t->levels ? from->levels : t->levels;
     }
 }
 

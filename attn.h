@@ -639,7 +639,8 @@ typedef struct attn_params {
      * floor((key_base + position) / chunk_size). 0 means off. */
     int64_t chunk_size;
     /* Document ids [batch, seq_len_q], or [token] with cu_seqlens: a row sees only the keys with
-     * its own id. NULL means off. */
+     * its own id. Time grows with the pairs that are visible where documents follow each other. NULL
+     * means off. */
     const int32_t *q_segments;
     /* [batch, seq_len_kv], or [token] with cu_seqlens, given together with q_segments or not at
      * all. */

@@ -174,7 +174,8 @@ typedef struct tile {
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
-    float *pending[MAX_LEVELS]; /* pending has a state for each tree level. */
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
+    int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;
 
 /* A call lies at the start of the workspace; items only read it, except for `failed`. */

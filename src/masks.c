@@ -57,15 +57,60 @@ static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, 
     *hi = min64(*hi, begin + p->chunk_size);
 }
 
+static const int32_t *query_ids(const attn_params *p, const sequence *s)
+{
+    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+}
+
+static const int32_t *key_ids(const attn_params *p, const sequence *s)
+{
+    return p->kv_segments + s->column +
+           (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+}
+
 static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
                          uint8_t *alive)
 {
-    const int32_t *q = p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
-    const int32_t *kv = p->kv_segments + s->column +
-                        (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+    const int32_t own = query_ids(p, s)[at->i], *const kv = key_ids(p, s) + j0;
     int t;
     for (t = 0; t < n; t++)
-        alive[t] &= q[at->i] == kv[j0 + t];
+        alive[t] &= own == kv[t];
+}
+
+/* An id_span is the ids from the least to the largest of some rows or keys. */
+typedef struct id_span {
+    int32_t least, most;
+} id_span;
+
+OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
+{
+    id_span found = { ids[from], ids[from] };
+    for (from++; from < to; from++) {
+        found.least = ids[from] < found.least ? ids[from] : found.least;
+        found.most = ids[from] > found.most ? ids[from] : found.most;
+    }
+    return found;
+}
+
+/* Documents follow each other, so that spans tell most tiles: those outside the document of their
+ * rows, and those inside it. */
+static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
+    if (rows.most < keys.least || keys.most < rows.least)
+        return ATTN_TILE_EMPTY;
+    return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                             int64_t end)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const int32_t *const kv = key_ids(p, s);
+    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
+        j++;
+    return j;
 }
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
@@ -272,7 +317,7 @@ static const mask_rule mask_rules[] = {
     { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
-    { MEMBER(q_segments), .row = segments_row },
+    { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
     { MEMBER(bool_mask.data), .row = bool_row },
     { MEMBER(bit_mask.data), .row = bits_row },
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },

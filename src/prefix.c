@@ -195,9 +195,10 @@ static void take_prefix(const call *c, tile *t)
         const tile *from = (const tile *)(const void *)prefix_tile(list, t->kv_head, index);
         n = (int)min64(rows - at, t->span.end - r);
         t->state = copy_lanes(t, t->state, r, from->state, rows, at, n);
-        for (level = 0; level < MAX_LEVELS; level++)
+        for (level = 0; level < from->levels; level++)
             t->pending[level] =
                 copy_lanes(t, t->pending[level], r, from->pending[level], rows, at, n);
+        t->levels = from->levels > t->levels ? from->levels : t->levels;
     }
 }
 

@@ -44,6 +44,8 @@ static float *take_node(tile *t, int level)
 {
     float *state = t->state, *lower;
     t->state = NULL;
+    if (level > t->levels)
+        level = t->levels;
     while ((lower = take_lower(t->pending, level)) != NULL) {
         if (state) {
             t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
@@ -55,14 +57,19 @@ static float *take_node(tile *t, int level)
     return state;
 }
 
+static void put_node(tile *t, int level, float *state)
+{
+    ATTN_ASSERT(t->pending[level] == NULL);
+    t->pending[level] = state;
+    t->levels = level < t->levels ? t->levels : level + 1;
+}
+
 /* end_chunk puts the state of chunk i, which is complete, into the tree; it is NULL if no key of the
  * chunk was visible. */
 static void end_chunk(tile *t, int64_t i)
 {
     const int level = level_after(i);
-    float *state = take_node(t, level);
-    ATTN_ASSERT(t->pending[level] == NULL);
-    t->pending[level] = state;
+    put_node(t, level, take_node(t, level));
 }
 
 /* take_root gives the root: keys and chunks that never came are empty. */

@@ -101,19 +101,6 @@ static void widen_hull(hull *h, const lane *l, int first)
     h->i_end = max64(h->i_end, one.i_end);
 }
 
-static void widen_range(tile *t, const lane *l)
-{
-    t->all_from = max64(t->all_from, l->lo);
-    t->all_to = min64(t->all_to, l->hi);
-    if (l->lo < l->hi && t->lo == t->hi) {
-        t->lo = l->lo;
-        t->hi = l->hi;
-    } else if (l->lo < l->hi) {
-        t->lo = min64(t->lo, l->lo);
-        t->hi = max64(t->hi, l->hi);
-    }
-}
-
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
@@ -125,46 +112,81 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
 }
 
-/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
-static int set_rows(tile *t, const row_choice *choice)
+/* set_lanes sets all lanes to rows of the choice that follow each other, and finds their queries. */
+static void set_lanes(tile *t, const row_choice *choice)
 {
-    const problem *pr = t->pr;
-    const attn_params *p = &pr->p;
-    const float **q = t->row_in;
+    const attn_params *p = &t->pr->p;
     int64_t c = choice->first / choice->heads, head = choice->first % choice->heads;
     int r;
     if (head < 0) { /* The division rounded towards 0. */
         c--;
         head += choice->heads;
     }
-    t->used = 0;
-    t->span.begin = t->span.end = 0;
-    t->lo = t->hi = t->all_from = 0;
-    t->all_to = INT64_MAX;
-    t->dead = 0.0f;
-    t->column = 0;
-    t->columns = p->head_dim_v;
     for (r = 0; r < t->pl->rows; r++) {
         lane *l = &t->lanes[r];
-        float *space = t->stage + r * p->head_dim;
         set_lane(t, l, choice, c, head);
+        t->row_in[r] = !l->used ? NULL
+                                : query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i),
+                                            t->stage + r * p->head_dim);
         if (++head == choice->heads) {
             head = 0;
             c++;
         }
-        if (l->used) {
-            if (t->pl->by_pair)
-                widen_hull(&t->hull, l, t->used == 0);
-            t->used++;
-            widen_range(t, l);
-            widen_lanes(&t->span, r);
-            q[r] = query_row(t, ROW_AT(p->q, &t->s, l->head, t->s.q_row + l->i), space);
-        } else {
-            q[r] = memset(space, 0, (size_t)p->head_dim * sizeof(float));
-        }
     }
+}
+
+/* survey_lanes notes what the used lanes have together. */
+static void survey_lanes(tile *t)
+{
+    int64_t lo = 0, hi = 0, all_from = 0, all_to = INT64_MAX;
+    int r, used = 0;
+    t->span.begin = t->span.end = 0;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        if (!l->used)
+            continue;
+        if (t->pl->by_pair)
+            widen_hull(&t->hull, l, used == 0);
+        widen_lanes(&t->span, r);
+        used++;
+        all_from = max64(all_from, l->lo);
+        all_to = min64(all_to, l->hi);
+        if (l->lo >= l->hi)
+            continue;
+        lo = lo == hi ? l->lo : min64(lo, l->lo);
+        hi = max64(hi, l->hi);
+    }
+    t->used = used;
+    t->lo = lo, t->hi = hi;
+    t->all_from = all_from, t->all_to = all_to;
+}
+
+/* pack_queries packs the queries; lanes without one share a row of zeros. */
+static void pack_queries(tile *t)
+{
+    const int64_t dim = t->pr->p.head_dim;
+    const float *zeros = NULL;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        if (t->row_in[r])
+            continue;
+        if (!zeros)
+            zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
+        t->row_in[r] = zeros;
+    }
+    t->pl->kernels->pack(t->qt, t->row_in, dim);
+}
+
+/* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
+static int set_rows(tile *t, const row_choice *choice)
+{
+    t->dead = 0.0f;
+    t->column = 0;
+    t->columns = t->pr->p.head_dim_v;
+    set_lanes(t, choice);
+    survey_lanes(t);
     if (t->used)
-        t->pl->kernels->pack(t->qt, q, p->head_dim);
+        pack_queries(t);
     return t->used;
 }
 
