@@ -1,5 +1,5 @@
-/* compare_peers.c - functions for tools/compare_peers.py: attn by a plain struct, the bench's
- * clock, peak and data, and the difference of two results.
+/* compare_peers.c - functions for tools/peers/: attn by a plain struct, the bench's clock, peak and
+ * data, and the difference of two results.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* compare_peers.h - functions for tools/compare_peers.py, which also calls bench/clock.h,
- * bench/data.h and peer_openblas.h.
+/* compare_peers.h - functions for tools/peers/, which also calls bench/clock.h, bench/data.h and
+ * peer_openblas.h.
  * SPDX-License-Identifier: MIT */
 #ifndef COMPARE_PEERS_H
 #define COMPARE_PEERS_H

@@ -1,0 +1,29 @@
+# peer.py - what all peers have in common: variants, and what may go wrong with them.
+# SPDX-License-Identifier: MIT
+#
+# A peer is a class with a name, a title for pictures, and gemm_rule: whether a slow matrix product
+# makes it VOID. Its constructor takes a Machine, raises PeerMissing where the peer is not here, and
+# sets version and remarks. gemm() returns a matrix product of GEMM_SIZE, variants() the ways in
+# which the peer computes a Case.
+import collections
+
+GEMM_SIZE = 2048
+
+# name: shown; run: one call; output: a ctypes array [head][token][dim] of the last result, or dq,
+# dk and dv one after the other
+Variant = collections.namedtuple("Variant", "name run output")
+
+
+class Wrong(Exception):
+    """A result that differs, or a call that failed."""
+
+
+class PeerMissing(Exception):
+    """A peer that is not installed or does not work here; the text says why."""
+
+
+def must_work(function, handle):
+    def run():
+        if function(handle):
+            raise Wrong("%s failed" % function.__name__)
+    return run

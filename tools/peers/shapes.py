@@ -1,0 +1,48 @@
+# shapes.py - the shapes, masks and storage types that are compared.
+# SPDX-License-Identifier: MIT
+import collections
+import ctypes
+import sys
+
+Shape = collections.namedtuple("Shape", "heads_q heads_kv rows seq dim")
+LENGTHS = [Shape(8, 8, s, s, 64) for s in (64, 128, 256, 512, 1024, 2048, 4096)]
+OTHERS = [Shape(hq, hkv, s, s, d) for hq, hkv, s, d in (
+    (4, 4, 2048, 128), (2, 2, 4096, 128), (2, 2, 2048, 256), (32, 8, 512, 128))]
+PREFILLS = LENGTHS + OTHERS
+GRADIENTS = [s for s in LENGTHS if s.seq in (512, 1024)] + OTHERS
+DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 1024, 4096, 16384)]
+STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
+
+MASKS = ("full", "causal")
+BACKWARD = ("full backward", "causal backward")
+
+# mask: of MASKS or BACKWARD, or "decode"; storage: of STORAGE
+Kind = collections.namedtuple("Kind", "shape mask storage")
+
+
+def number_of(storage):
+    """The attn_dtype."""
+    return list(STORAGE).index(storage)
+
+
+def shape_name(s):
+    heads = "%d" % s.heads_q if s.heads_q == s.heads_kv else "%d/%d" % (s.heads_q, s.heads_kv)
+    return "%s x %d x %d" % (heads, s.seq, s.dim)
+
+
+def kind_name(kind):
+    return " ".join((shape_name(kind.shape), kind.storage, kind.mask))
+
+
+def floats(n):
+    return (ctypes.c_float * n)()
+
+
+def chosen_cases(only):
+    kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
+    kinds += [Kind(s, mask, "f32") for mask in BACKWARD for s in GRADIENTS]
+    kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
+    found = [k for k in kinds if not only or any(text in kind_name(k) for text in only)]
+    if not found:
+        sys.exit("compare_peers: no case's name contains '%s'" % "' or '".join(only))
+    return found
