@@ -16,6 +16,7 @@ CSV     ?=
 RUN     ?=
 PYTHON  ?= python3
 export PYTHON
+GGML    ?=
 
 ifeq ($(origin CC),default)
 CC := $(if $(CROSS_COMPILE),$(CROSS_COMPILE)gcc,cc)
@@ -246,6 +247,18 @@ $(BUILD)/libpeers.so: $(LIB_OBJECTS) $(PEER_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread $(DL)
 
+# Peers that need headers of their own are libraries of their own, so that the others load without
+# them. `force`: the prefix may be another one.
+PREFIX_ggml = $(abspath $(GGML))
+LIBS_ggml := -lggml -lggml-cpu -lggml-base
+HEADED_PEERS = $(if $(and $(GGML),$(wildcard $(GGML)/include/ggml.h)),$(BUILD)/libpeer_ggml.so)
+
+$(BUILD)/libpeer_%.so: tools/peer_%.c force
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) -isystem $(PREFIX_$*)/include -fPIC -shared $< -o $@ \
+	  -L$(PREFIX_$*)/lib -Wl,-rpath,$(PREFIX_$*)/lib $(LIBS_$*) -lm
+
 # tools/cl_on_cuda.c provides OpenCL on top of the CUDA driver API.
 $(BUILD)/cl_on_cuda/libOpenCL.so.1: tools/cl_on_cuda.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -283,7 +296,7 @@ plot: $(BUILD)/bench ## pictures in build/plot/, from CSV='FILE...' or from a me
 tune: $(BUILD)/bench ## build/tuning.txt, sizes for this machine for p.tuning, under a minute
 	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
-compare-peers: $(BUILD)/libpeers.so ## attn next to OpenBLAS, PyTorch, ONNX Runtime, where found (PYTHON, ARGS)
+compare-peers: $(BUILD)/libpeers.so $(HEADED_PEERS) ## attn next to OpenBLAS, PyTorch, ONNX Runtime, ggml, where found (PYTHON, GGML, ARGS)
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
 performance: $(BUILD)/bench ## a page of docs/performance from a measurement, minutes for each kernel set (PEERS=FILE)

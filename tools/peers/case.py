@@ -61,7 +61,7 @@ class Case:
 
 def check(case, who, variant, want, broken):
     """Runs the variant once; its largest difference from attn's result."""
-    allowed = TOLERANCE[case.storage]
+    allowed = TOLERANCE[case.storage] * variant.allowed
     variant.run()
     got = variant.output()
     if broken:
@@ -79,6 +79,12 @@ def offers_of(case, peers):
     offers = {"naive": [attn.forward(case, "naive")]} if case.mask == "full" else {}
     offers.update((p.name, p.variants(case)) for p in peers)
     return {name: variants for name, variants in offers.items() if variants}
+
+
+def allowed_of(case, offers):
+    """What a result may differ by, of attn in other variants and of each peer."""
+    most = {name: max(v.allowed for v in variants) for name, variants in offers.items()}
+    return {name: TOLERANCE[case.storage] * n for name, n in dict(most, attn=1).items()}
 
 
 def shares_of(case, cycles):
@@ -106,6 +112,7 @@ def run_case(machine, kind, peers, rounds, broken):
             "kernels": case.kernels, "flops": case.flops, "cycles": cycles, "ms": ms,
             "sizes": kind.shape._asdict(),
             "variant": {n: v.name for n, v in entrants.items()}, "core": min(core.values()),
-            "variant_cycles": tries, "difference": differences, "share": shares_of(case, cycles),
+            "variant_cycles": tries, "difference": differences,
+            "allowed": allowed_of(case, offers), "share": shares_of(case, cycles),
             "ratio": {n: c / cycles["attn"] for n, c in cycles.items()
                       if n not in ("attn", "reading")}}

@@ -1,7 +1,9 @@
-# library.py - the functions of build/libpeers.so.
+# library.py - the functions of build/libpeers.so, and how other libraries are loaded.
 # SPDX-License-Identifier: MIT
 import ctypes
+import os
 
+from .peer import PeerMissing
 from .shapes import Shape
 
 
@@ -13,35 +15,55 @@ SGEMM = ctypes.CFUNCTYPE(
     None, *[ctypes.c_int] * 6, ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
     ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int)
 
+POINTER, DOUBLE, TEXT = ctypes.c_void_p, ctypes.c_double, ctypes.c_char_p
+FOUR = [POINTER] * 4
+FUNCTIONS = (
+    ("clock_seconds", DOUBLE, []), ("clock_hertz", DOUBLE, []),
+    ("compare_flops_per_cycle", DOUBLE, [TEXT, ctypes.c_size_t]),
+    ("compare_machine", None, [TEXT, ctypes.c_size_t]),
+    ("compare_difference", DOUBLE, [POINTER, POINTER, ctypes.c_size_t]),
+    ("compare_reading_open", POINTER, [POINTER, POINTER, ctypes.c_size_t]),
+    ("reading_run", ctypes.c_int, [POINTER]), ("compare_reading_close", None, [POINTER]),
+    ("attn_convert", None, [POINTER, ctypes.c_int, POINTER, ctypes.c_int,
+                            ctypes.c_size_t]),
+    ("compare_attn_open", POINTER, [POINTER, TEXT] + FOUR + [TEXT, ctypes.c_size_t]),
+    ("compare_attn_run", ctypes.c_int, [POINTER]),
+    ("compare_attn_kernels", TEXT, [POINTER]), ("compare_attn_flops", DOUBLE, [POINTER]),
+    ("compare_attn_close", None, [POINTER]),
+    ("compare_backward_open", POINTER, [POINTER, TEXT] + FOUR + [POINTER] * 3
+     + [TEXT, ctypes.c_size_t]),
+    ("compare_backward_run", ctypes.c_int, [POINTER]),
+    ("compare_backward_kernels", TEXT, [POINTER]),
+    ("compare_backward_flops", DOUBLE, [POINTER]),
+    ("compare_backward_close", None, [POINTER]),
+    ("peer_openblas_open", POINTER, [POINTER, SGEMM, ctypes.c_int] + FOUR),
+    ("peer_openblas_run", ctypes.c_int, [POINTER]),
+    ("peer_openblas_close", None, [POINTER]),
+    ("data_fill", None, [POINTER, ctypes.c_int, ctypes.c_size_t, ctypes.c_int,
+                         ctypes.c_int, ctypes.c_uint64]))
+
+
+def declare(lib, functions):
+    """functions: (name, type of the result, types of the arguments)"""
+    for name, result, arguments in functions:
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def load_beside(path, peer):
+    """Returns the library of a peer that the Makefile builds where it finds the peer's headers."""
+    beside = os.path.join(os.path.dirname(path), "libpeer_%s.so" % peer)
+    if not os.path.exists(beside):
+        raise PeerMissing("no %s: `make compare-peers %s=PREFIX` builds it from an installed %s "
+                          "(docs/benchmarks.md says how to install it)"
+                          % (beside, peer.upper(), peer))
+    try:
+        return ctypes.CDLL(beside)
+    except OSError as error:
+        raise PeerMissing("%s: %s" % (beside, error))
+
 
 def load_library(path):
     lib = ctypes.CDLL(path)
-    pointer, double, text = ctypes.c_void_p, ctypes.c_double, ctypes.c_char_p
-    four = [pointer] * 4
-    for name, result, arguments in (
-            ("clock_seconds", double, []), ("clock_hertz", double, []),
-            ("compare_flops_per_cycle", double, [text, ctypes.c_size_t]),
-            ("compare_machine", None, [text, ctypes.c_size_t]),
-            ("compare_difference", double, [pointer, pointer, ctypes.c_size_t]),
-            ("compare_reading_open", pointer, [pointer, pointer, ctypes.c_size_t]),
-            ("reading_run", ctypes.c_int, [pointer]), ("compare_reading_close", None, [pointer]),
-            ("attn_convert", None, [pointer, ctypes.c_int, pointer, ctypes.c_int,
-                                    ctypes.c_size_t]),
-            ("compare_attn_open", pointer, [pointer, text] + four + [text, ctypes.c_size_t]),
-            ("compare_attn_run", ctypes.c_int, [pointer]),
-            ("compare_attn_kernels", text, [pointer]), ("compare_attn_flops", double, [pointer]),
-            ("compare_attn_close", None, [pointer]),
-            ("compare_backward_open", pointer, [pointer, text] + four + [pointer] * 3
-             + [text, ctypes.c_size_t]),
-            ("compare_backward_run", ctypes.c_int, [pointer]),
-            ("compare_backward_kernels", text, [pointer]),
-            ("compare_backward_flops", double, [pointer]),
-            ("compare_backward_close", None, [pointer]),
-            ("peer_openblas_open", pointer, [pointer, SGEMM, ctypes.c_int] + four),
-            ("peer_openblas_run", ctypes.c_int, [pointer]),
-            ("peer_openblas_close", None, [pointer]),
-            ("data_fill", None, [pointer, ctypes.c_int, ctypes.c_size_t, ctypes.c_int,
-                                 ctypes.c_int, ctypes.c_uint64])):
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+    declare(lib, FUNCTIONS)
     return lib

@@ -26,7 +26,7 @@ class Machine:
     """The C library, and what it says of the machine."""
 
     def __init__(self, path, cpu_time):
-        self.lib, self.cpu_time = load_library(path), cpu_time
+        self.path, self.lib, self.cpu_time = path, load_library(path), cpu_time
         text = ctypes.create_string_buffer(2048)
         self.lib.compare_machine(text, len(text))
         self.facts = dict(line.split("=", 1) for line in text.value.decode().splitlines())
