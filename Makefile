@@ -17,6 +17,7 @@ RUN     ?=
 PYTHON  ?= python3
 export PYTHON
 GGML    ?=
+ONEDNN  ?=
 
 ifeq ($(origin CC),default)
 CC := $(if $(CROSS_COMPILE),$(CROSS_COMPILE)gcc,cc)
@@ -248,16 +249,19 @@ $(BUILD)/libpeers.so: $(LIB_OBJECTS) $(PEER_OBJECTS)
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread $(DL)
 
 # Peers that need headers of their own are libraries of their own, so that the others load without
-# them. `force`: the prefix may be another one.
+# them. `force`: the prefix may be another one. DT_RPATH also finds what the peer itself needs.
 PREFIX_ggml = $(abspath $(GGML))
+PREFIX_onednn = $(abspath $(ONEDNN))
 LIBS_ggml := -lggml -lggml-cpu -lggml-base
-HEADED_PEERS = $(if $(and $(GGML),$(wildcard $(GGML)/include/ggml.h)),$(BUILD)/libpeer_ggml.so)
+LIBS_onednn := -ldnnl
+HEADED_PEERS = $(if $(and $(GGML),$(wildcard $(GGML)/include/ggml.h)),$(BUILD)/libpeer_ggml.so) \
+  $(if $(and $(ONEDNN),$(wildcard $(ONEDNN)/include/oneapi/dnnl/dnnl_graph.h)),$(BUILD)/libpeer_onednn.so)
 
 $(BUILD)/libpeer_%.so: tools/peer_%.c force
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) -isystem $(PREFIX_$*)/include -fPIC -shared $< -o $@ \
-	  -L$(PREFIX_$*)/lib -Wl,-rpath,$(PREFIX_$*)/lib $(LIBS_$*) -lm
+	  -L$(PREFIX_$*)/lib -Wl,-rpath,$(PREFIX_$*)/lib -Wl,--disable-new-dtags $(LIBS_$*) -lm
 
 # tools/cl_on_cuda.c provides OpenCL on top of the CUDA driver API.
 $(BUILD)/cl_on_cuda/libOpenCL.so.1: tools/cl_on_cuda.c $(BUILD)/flags
@@ -296,7 +300,7 @@ plot: $(BUILD)/bench ## pictures in build/plot/, from CSV='FILE...' or from a me
 tune: $(BUILD)/bench ## build/tuning.txt, sizes for this machine for p.tuning, under a minute
 	$(RUN) $(BUILD)/bench tune --output-dir $(BUILD)
 
-compare-peers: $(BUILD)/libpeers.so $(HEADED_PEERS) ## attn next to OpenBLAS, PyTorch, ONNX Runtime, ggml, where found (PYTHON, GGML, ARGS)
+compare-peers: $(BUILD)/libpeers.so $(HEADED_PEERS) ## attn next to OpenBLAS, PyTorch, ONNX Runtime, oneDNN, ggml, where found (PYTHON, ONEDNN, GGML, ARGS)
 	sh tools/compare_peers $(BUILD)/libpeers.so $(ARGS)
 
 performance: $(BUILD)/bench ## a page of docs/performance from a measurement, minutes for each kernel set (PEERS=FILE)

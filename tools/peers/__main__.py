@@ -11,6 +11,7 @@ import sys
 
 from .case import BREAK_BY, run_case
 from .ggml import Ggml
+from .onednn import OneDnn
 from .onnxruntime import OnnxRuntime
 from .openblas import OpenBlas
 from .peer import GEMM_SIZE, PeerMissing, Wrong
@@ -24,7 +25,7 @@ MIN_ROUNDS = 15
 EXIT_WRONG, EXIT_VOID = 1, 3
 
 # OpenBLAS comes first: a library that loads later cannot then shadow its symbols.
-PEERS = [OpenBlas, Torch, OnnxRuntime, Ggml]
+PEERS = [OpenBlas, Torch, OnnxRuntime, OneDnn, Ggml]
 
 
 def find_peers(machine, wanted):

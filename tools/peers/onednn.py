@@ -1,0 +1,65 @@
+# onednn.py - attention as a partition of oneDNN's graph API, by tools/peer_onednn.c.
+# SPDX-License-Identifier: MIT
+import ctypes
+
+from .library import FOUR, POINTER, TEXT, CShape, declare, load_beside
+from .peer import GEMM_SIZE, PeerMissing, Variant, Wrong, must_work
+from .shapes import STORAGE, floats
+
+WHY = [TEXT, ctypes.c_size_t]
+FUNCTIONS = (("peer_onednn_open", POINTER, [POINTER] + FOUR + WHY),
+             ("peer_onednn_product", POINTER, [ctypes.c_int] + [POINTER] * 3 + WHY),
+             ("peer_onednn_run", ctypes.c_int, [POINTER]),
+             ("peer_onednn_close", None, [POINTER]), ("peer_onednn_version", None, WHY),
+             ("peer_onednn_runtime", TEXT, []), ("peer_onednn_isa", TEXT, []))
+
+
+class OneDnn:
+    name, title, gemm_rule = "onednn", "oneDNN %s", False
+    RUNTIME = "OpenMP"  # others have no fused attention on a CPU, and some take every core
+
+    def __init__(self, machine):
+        self.machine, self.lib = machine, load_beside(machine.path, "onednn")
+        declare(self.lib, FUNCTIONS)
+        version, runtime = ctypes.create_string_buffer(40), self.lib.peer_onednn_runtime().decode()
+        self.lib.peer_onednn_version(version, len(version))
+        self.version = version.value.decode()
+        self.remarks = "CPU engine, %s, %s" % (runtime, self.lib.peer_onednn_isa().decode())
+        if runtime != self.RUNTIME:
+            raise PeerMissing("this build of %s has the runtime %s; the one for %s fuses attention "
+                              "on a CPU (Debian 13: libdnnl-dev)"
+                              % (self.version, runtime, self.RUNTIME))
+
+    def opened(self, function, *arguments):
+        """Returns a handle, or None where oneDNN has no kernels on this CPU."""
+        why = ctypes.create_string_buffer(200)
+        handle = function(*arguments, why, len(why))
+        if not handle and why.value:
+            raise Wrong("oneDNN: %s" % why.value.decode())
+        return handle
+
+    def gemm(self, a, b):
+        n, c = GEMM_SIZE, floats(GEMM_SIZE * GEMM_SIZE)
+        run = must_work(self.lib.peer_onednn_run,
+                        self.opened(self.lib.peer_onednn_product, n, a, b, c))
+
+        def product(_kept=(a, b, c)):  # oneDNN reads and writes the arrays' memory, owning none
+            run()
+
+        return product
+
+    def variants(self, case):
+        """Of gradients oneDNN has parts only, which no partition holds together."""
+        offers = [] if case.backward else [self.variant(case, *view) for view in case.views()]
+        return [v for v in offers if v]
+
+    def variant(self, case, how, view):
+        out = (STORAGE[case.storage] * case.size)()
+        shape = CShape(*view, case.causal, case.c_shape.dtype)
+        handle = self.opened(self.lib.peer_onednn_open, ctypes.byref(shape), case.q, case.k,
+                             case.v, out)
+        if not handle:
+            return None
+        case.opened.append((self.lib.peer_onednn_close, handle))
+        return Variant("SDPA" + how, must_work(self.lib.peer_onednn_run, handle),
+                       lambda: case.floats_at(out))
