@@ -16,11 +16,12 @@ FUNCTIONS = (("peer_ggml_open", POINTER, [POINTER, ctypes.c_int] + [POINTER] * 3
 
 class Ggml:
     name, title, gemm_rule = "ggml", "ggml %s", False
+    SOURCE = "sources: in llama-cpp-python's, see docs/benchmarks.md"
     WAYS = [("flash_attn_ext", 1), ("mul_mat, soft_max_ext", 0)]
     F16_SUMS = 4  # tolerances: flash attention of a single row sums values of f16 in f16
 
     def __init__(self, machine):
-        self.machine, self.lib = machine, load_beside(machine.path, "ggml")
+        self.machine, self.lib = machine, load_beside(machine.path, "ggml", self.SOURCE)
         declare(self.lib, FUNCTIONS)
         self.version = self.lib.peer_ggml_version().decode()
         remarks = ctypes.create_string_buffer(200)

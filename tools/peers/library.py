@@ -50,13 +50,13 @@ def declare(lib, functions):
         function.restype, function.argtypes = result, arguments
 
 
-def load_beside(path, peer):
-    """Returns the library of a peer that the Makefile builds where it finds the peer's headers."""
+def load_beside(path, peer, source):
+    """Returns the library of a peer that the Makefile builds where it finds the peer's headers.
+    source: where those come from"""
     beside = os.path.join(os.path.dirname(path), "libpeer_%s.so" % peer)
     if not os.path.exists(beside):
-        raise PeerMissing("no %s: `make compare-peers %s=PREFIX` builds it from an installed %s "
-                          "(docs/benchmarks.md says how to install it)"
-                          % (beside, peer.upper(), peer))
+        raise PeerMissing("no %s: `make compare-peers %s=PREFIX` builds it where PREFIX has the "
+                          "headers (%s)" % (beside, peer.upper(), source))
     try:
         return ctypes.CDLL(beside)
     except OSError as error:

@@ -16,10 +16,11 @@ FUNCTIONS = (("peer_onednn_open", POINTER, [POINTER] + FOUR + WHY),
 
 class OneDnn:
     name, title, gemm_rule = "onednn", "oneDNN %s", False
+    SOURCE = "Debian 13: libdnnl-dev, PREFIX /usr"
     RUNTIME = "OpenMP"  # others have no fused attention on a CPU, and some take every core
 
     def __init__(self, machine):
-        self.machine, self.lib = machine, load_beside(machine.path, "onednn")
+        self.machine, self.lib = machine, load_beside(machine.path, "onednn", self.SOURCE)
         declare(self.lib, FUNCTIONS)
         version, runtime = ctypes.create_string_buffer(40), self.lib.peer_onednn_runtime().decode()
         self.lib.peer_onednn_version(version, len(version))
@@ -27,8 +28,7 @@ class OneDnn:
         self.remarks = "CPU engine, %s, %s" % (runtime, self.lib.peer_onednn_isa().decode())
         if runtime != self.RUNTIME:
             raise PeerMissing("this build of %s has the runtime %s; the one for %s fuses attention "
-                              "on a CPU (Debian 13: libdnnl-dev)"
-                              % (self.version, runtime, self.RUNTIME))
+                              "on a CPU (%s)" % (self.version, runtime, self.RUNTIME, self.SOURCE))
 
     def opened(self, function, *arguments):
         """Returns a handle, or None where oneDNN has no kernels on this CPU."""
