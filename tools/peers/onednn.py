@@ -4,7 +4,7 @@ import ctypes
 
 from .library import FOUR, POINTER, TEXT, CShape, declare, load_beside
 from .peer import GEMM_SIZE, PeerMissing, Variant, Wrong, must_work
-from .shapes import STORAGE, floats
+from .shapes import STORAGE, Shape, floats
 
 WHY = [TEXT, ctypes.c_size_t]
 FUNCTIONS = (("peer_onednn_open", POINTER, [POINTER] + FOUR + WHY),
@@ -49,17 +49,32 @@ class OneDnn:
         return product
 
     def variants(self, case):
-        """Of gradients oneDNN has parts only, which no partition holds together."""
-        offers = [] if case.backward else [self.variant(case, *view) for view in case.views()]
-        return [v for v in offers if v]
+        """Of gradients oneDNN has parts only, which no partition holds together. Version 3.7 fuses
+        no heads that share keys: prefill also has them expanded."""
+        ways = [] if case.backward else [(how, view, case.k, case.v) for how, view in case.views()]
+        hq, hkv, rows, seq, dim = case.shape
+        if ways and hq != hkv and not case.decode:
+            ways.append((", K and V expanded", Shape(hq, hq, rows, seq, dim),
+                         *(self.expanded(x, hkv, hq // hkv) for x in (case.k, case.v))))
+        return [v for v in (self.variant(case, *way) for way in ways) if v]
 
-    def variant(self, case, how, view):
+    @staticmethod
+    def expanded(x, heads, group):
+        """Returns each head `group` times."""
+        data, n = bytes(x), ctypes.sizeof(x) // heads
+        wide = b"".join(data[h * n:(h + 1) * n] * group for h in range(heads))
+        return (x._type_ * (len(x) * group)).from_buffer_copy(wide)
+
+    def variant(self, case, how, view, k, v):
         out = (STORAGE[case.storage] * case.size)()
         shape = CShape(*view, case.causal, case.c_shape.dtype)
-        handle = self.opened(self.lib.peer_onednn_open, ctypes.byref(shape), case.q, case.k,
-                             case.v, out)
+        handle = self.opened(self.lib.peer_onednn_open, ctypes.byref(shape), case.q, k, v, out)
         if not handle:
             return None
         case.opened.append((self.lib.peer_onednn_close, handle))
-        return Variant("SDPA" + how, must_work(self.lib.peer_onednn_run, handle),
-                       lambda: case.floats_at(out))
+        run = must_work(self.lib.peer_onednn_run, handle)
+
+        def call(_kept=(k, v)):  # oneDNN reads the arrays' memory, owning none
+            run()
+
+        return Variant("SDPA" + how, call, lambda: case.floats_at(out))
