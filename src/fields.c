@@ -283,7 +283,7 @@ static attn_status check_values(const call_field *table, int n, const void *base
         const call_field *f = &table[i];
         if (f->least <= f->most && !IS_ARRAY(f))
             status = check_range(why, f->name, f->least, f->most, field_number(f, base));
-        if (status && f->instead) {
+        if (status && f->instead && f->type == F_INT) { /* It names the choices. */
             put(why, ": ");
             put(why, f->instead);
         }

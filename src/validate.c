@@ -317,29 +317,45 @@ static attn_status check_tree(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
+/* check_offsets checks the offsets of `rows` rows of cells, of which none has more than `columns`. */
+static attn_status check_offsets(const int32_t *offsets, int64_t first, int64_t rows,
+                                 int64_t columns, text *why)
+{
+    int64_t r;
+    if (rows > 0 && offsets[first] < 0)
+        return bad_entry(why, "block_mask.row_offsets", first, offsets[first],
+                         " must be at least 0");
+    for (r = first; r < first + rows; r++) {
+        const int64_t begin = offsets[r], end = offsets[r + 1];
+        if (end < begin)
+            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
+                             " must not be below the entry before it");
+        if (end - begin > columns)
+            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
+                             " leaves its row more blocks than seq_len_kv has");
+    }
+    return ATTN_OK;
+}
+
+/* check_csr_rows checks a head. No column is read before all offsets are right: their last one says
+ * how many columns there are. */
 static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q_len, text *why)
 {
     const attn_block_mask *m = &p->block_mask;
     const int64_t rows = q_len > 0 ? (q_len - 1) / m->block_q + 1 : 0;
     const int64_t columns = p->seq_len_kv ? (p->seq_len_kv - 1) / m->block_k + 1 : 0;
+    const attn_status status = check_offsets(m->row_offsets, first, rows, columns, why);
     int64_t r, c;
-    for (r = first; r < first + rows; r++) {
-        const int64_t begin = m->row_offsets[r], end = m->row_offsets[r + 1];
-        if (begin < 0)
-            return bad_entry(why, "block_mask.row_offsets", r, begin, " must be at least 0");
-        if (end < begin)
-            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
-                             " must not be below the entry before it");
-        for (c = begin; c < end; c++) {
+    for (r = first; r < first + rows && !status; r++)
+        for (c = m->row_offsets[r]; c < m->row_offsets[r + 1]; c++) {
             if (m->columns[c] < 0 || m->columns[c] >= columns)
                 return bad_entry(why, "block_mask.columns", c, m->columns[c],
                                  " is no block of seq_len_kv");
-            if (c > begin && m->columns[c] <= m->columns[c - 1])
+            if (c > m->row_offsets[r] && m->columns[c] <= m->columns[c - 1])
                 return bad_entry(why, "block_mask.columns", c, m->columns[c],
                                  " must be above the entry before it");
         }
-    }
-    return ATTN_OK;
+    return status;
 }
 
 static attn_status check_csr(const attn_params *p, text *why)

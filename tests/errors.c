@@ -834,6 +834,23 @@ static void check_csr_offsets(void)
            "block_mask.row_offsets[2] (0) must not be below the entry before it");
 }
 
+/* Offsets are read before columns, of which there are only as many as the last offset says. */
+static void check_csr_columns_read(void)
+{
+    static const int32_t wrong[][SEQ_Q + 1] = { { 0, INT32_MAX, 3, 3, 3, 3 },
+                                                { 0, 1, 6, 6, 3, 3 } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        attn_params p = right_call(CSR);
+        int32_t *columns;
+        memcpy(list.row_offsets, wrong[i], sizeof wrong[i]);
+        columns = test_alloc_at(3 * sizeof *columns, PLACE_PAGE_AFTER);
+        for (int c = 0; c < 3; c++)
+            columns[c] = c;
+        p.block_mask.columns = columns;
+        expect("offsets beyond the columns", &p, ATTN_ERR_ARG, "block_mask.row_offsets[");
+    }
+}
+
 static void check_csr_duplicate(void)
 {
     attn_params p = right_call(CSR);
@@ -996,6 +1013,7 @@ TEST_GROUP(errors, RUN_ONCE, "every field wrong in turn: status, sentence, nothi
     check_strides_of_nothing();
     check_csr_varlen();
     check_csr_offsets();
+    check_csr_columns_read();
     check_csr_duplicate();
     check_last_position();
     check_small_numbers();
