@@ -441,7 +441,8 @@ static int give_results(test_case *c, const case_call *a, attn_params *p, case_r
            give_present(c, a, a->present_v, &a->v, &r->present_v);
 }
 
-/* The stages before the masks hold every pair, also those of keys beyond the limit. */
+/* The stages before the masks hold every pair, also those of keys beyond the limit, which masks may
+ * have no columns for. */
 static int run_logits(test_case *c, const case_call *a, const attn_params *p, float *logits)
 {
     attn_params raw = *p;
@@ -450,8 +451,11 @@ static int run_logits(test_case *c, const case_call *a, const attn_params *p, fl
     raw.o.data = raw.lse.data = raw.stats.data = NULL;
     raw.logits.stage = a->stage;
     raw.logits.data = logits;
-    if (a->stage <= ATTN_LOGITS_SOFTCAP)
+    if (a->stage <= ATTN_LOGITS_SOFTCAP) {
         raw.kv_len = NULL;
+        raw.bool_mask.data = NULL;
+        raw.bias.data = NULL;
+    }
     return execute(c, &raw);
 }
 
