@@ -218,6 +218,8 @@ enum {
     X(cl_handle, clEnqueueMapBuffer,                                                               \
       (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, CL_EVENTS, cl_int *))              \
     X(cl_int, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, CL_EVENTS))                  \
+    X(cl_int, clEnqueueWriteBuffer,                                                                \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, const void *, CL_EVENTS))                    \
     X(cl_int, clEnqueueReadBuffer,                                                                 \
       (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, CL_EVENTS))                          \
     X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, CL_EVENTS))                                 \
@@ -2481,7 +2483,9 @@ static int refuse_unknown(field_walk w, text *why)
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
 #define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
-#define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
+
+enum { FEW_ROWS = 4 };          /* a tile of them has fewer items */
+enum { ITEMS_PER_UNIT = 1024 }; /* of work-groups for a compute unit to choose from */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
 enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
@@ -2489,7 +2493,7 @@ enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWA
 typedef struct variant {
     int part, exact;
     int kv_type; /* an attn_dtype, or MIXED */
-    int rows;    /* of a tile: 16, 32, 64 */
+    int rows;    /* of a tile: FEW_ROWS, 16, 32, 64 */
     int columns; /* of V: 64, 128, 256 */
     int pairs;
 } variant;
@@ -2526,7 +2530,7 @@ static int64_t local_bytes_of(int rows, int columns, int row_bytes)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
     const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
-    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + 6) + (int64_t)rows * row_bytes +
+    return 4 * (max64(slices, values) + rows * (CL_BN + 4) + 6) + (int64_t)rows * row_bytes +
            8 * 2 * CL_BN;
 }
 
@@ -2568,14 +2572,20 @@ static int has_pairs(const attn_params *p)
     return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
+/* groups_wanted counts the work-groups that fill the device. */
+static int64_t groups_wanted(const device_limits *limits, const device_plan *pl)
+{
+    return (int64_t)limits->compute_units * ITEMS_PER_UNIT /
+           (CL_TX * min64(pl->forward.rows, CL_TY));
+}
+
 /* divide_keys divides the keys of few tiles, which do not fill the device. Exact parts are nodes of
  * the tree. */
 static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
-    const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
     const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
-    const int64_t unit = limits->exact ? ATTN_CHUNK : 4 * CL_BN;
-    int64_t parts = min64(CL_MAX_PARTS, wanted / max64(1, whole));
+    const int64_t unit = limits->exact ? ATTN_CHUNK : CL_BN;
+    int64_t parts = min64(CL_MAX_PARTS, groups_wanted(limits, pl) / max64(1, whole));
     pl->part_keys = WHOLE;
     pl->parts = 1;
     if (parts > 1 && (limits->divide || pr->max_kv_len > unit)) {
@@ -2615,12 +2625,13 @@ static int runs(const device_plan *pl, int part)
 static variant forward_variant(const attn_problem *pr, const device_limits *limits, int64_t columns)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = pr->max_q_len * pr->group;
     variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
     if (p->k.dtype != p->v.dtype)
         v.kv_type = MIXED;
     if (columns <= 128)
         v.columns = columns <= 64 ? 64 : 128;
-    v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
+    v.rows = rows <= FEW_ROWS ? FEW_ROWS : rows <= 16 ? 16 : v.columns == 256 ? 32 : 64;
     while (v.rows > 16 &&
            local_bytes_of(v.rows, v.columns, FORWARD_ROW_BYTES) > (int64_t)limits->local_bytes)
         v.rows /= 2;
@@ -2631,7 +2642,6 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
 {
     const attn_params *p = &pr->p;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
-    const int64_t most_groups = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
     device_plan pl = { .forward = forward_variant(pr, limits, columns) };
     int64_t chunks;
     pl.tiles = count_tiles(pr, pl.forward.rows);
@@ -2640,7 +2650,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
     chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
     pl.levels = limits->exact ? log2_up(chunks) : 0;
-    pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
+    pl.groups = pl.levels ? min64(pl.items, groups_wanted(limits, &pl)) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     if (pl.parts > 1)
         pl.parts_bytes =
@@ -2728,7 +2738,7 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
 
 /* src/opencl/device.c - the opened device: which one, and what it can do. */
 
-enum { ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+enum { ROWS_KINDS = 4, COLUMNS_KINDS = 3 };
 #define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
@@ -2961,7 +2971,8 @@ static void describe_device(attn_opencl *gpu)
     info->device_id = device;
     info->queue = gpu->queue;
     info->gpu = found.gpu;
-    info->shares_memory = DEVICE_UINT(device, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
+    info->shares_memory =
+        !gpu->options.copies && DEVICE_UINT(device, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
     info->compute_units = found.compute_units;
     info->memory_bytes = found.memory_bytes;
     info->allocation_bytes = (size_t)DEVICE_ULONG(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
@@ -3021,12 +3032,22 @@ static const unsigned char kernels_source[] = {
 #include "kernels_cl.inc"
 };
 
+static const int row_kinds[ROWS_KINDS] = { FEW_ROWS, 16, 32, 64 };
+
+static int row_kind(int rows)
+{
+    int kind = 0;
+    while (row_kinds[kind] != rows)
+        kind++;
+    return kind;
+}
+
 static int variant_number(const variant *v)
 {
     int n = v->part;
     n = n * 2 + v->exact;
     n = n * KV_TYPES + v->kv_type;
-    n = n * ROWS_KINDS + (v->rows == 64 ? 2 : v->rows == 32 ? 1 : 0);
+    n = n * ROWS_KINDS + row_kind(v->rows);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
     return n * 2 + v->pairs;
 }
@@ -3038,7 +3059,7 @@ static variant variant_of(int number)
     number /= 2;
     v.columns = 64 << number % COLUMNS_KINDS;
     number /= COLUMNS_KINDS;
-    v.rows = 16 << number % ROWS_KINDS;
+    v.rows = row_kinds[number % ROWS_KINDS];
     number /= ROWS_KINDS;
     v.kv_type = number % KV_TYPES;
     number /= KV_TYPES;
@@ -3659,6 +3680,19 @@ static void copy_chosen(const attn_params *p, const attn_sequence *s, const arra
             copy_rows(c, s->b, n, n + 1);
 }
 
+/* is_whole returns whether the call reads or writes all that the array holds, and nothing else lies
+ * between. */
+static int is_whole(const attn_problem *pr, const array *a, const array_bytes *all)
+{
+    const int64_t rows = held_along(a, 0) * held_along(a, 2);
+    int64_t used = a->reach == REACH_ALL ? rows : 0, b;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        used += a->reach == REACH_ROWS ? s.q_len : a->reach == REACH_KEYS ? s.kv_len : 0;
+    }
+    return all->between == 0 && used == rows;
+}
+
 /* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor
  * written. */
 static void copy_array(const attn_problem *pr, const array_copy *c)
@@ -3758,14 +3792,16 @@ static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_
 
 enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
-/* A place says where an array lies: in the caller's buffer, in the host's memory, in a copy. */
-enum place { NAMED, IN_PLACE, COPIED };
+/* A place says where an array lies: in the caller's buffer, in the host's memory, in a copy of its
+ * bytes, in a copy of what the call uses of it. */
+enum place { NAMED, IN_PLACE, WHOLE_COPY, PACKED_COPY };
 
 /* A bound array is one that the device has for the time of the call. */
 typedef struct bound {
     array host;
     cl_handle memory;  /* NULL = it is not there */
     const void *svm;   /* of the caller, which memory stands for */
+    char *first;       /* byte of the host's array */
     int64_t bytes;     /* of memory that is ours */
     int64_t offset;    /* bytes to element 0 */
     int64_t stride[4]; /* on the device */
@@ -3817,6 +3853,16 @@ static double seconds_at(const session *s, cl_handle event, cl_uint what)
     return (double)nanoseconds * 1e-9;
 }
 
+/* span_seconds measures a span. NVIDIA's driver says that a mapping which copies nothing began at
+ * 0. */
+static double span_seconds(const session *s, const timed *t)
+{
+    double from = seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
+    if (from == 0)
+        from = seconds_at(s, t->last, CL_PROFILING_COMMAND_START);
+    return seconds_at(s, t->last, CL_PROFILING_COMMAND_END) - from;
+}
+
 /* read_times waits for the commands and counts their times. */
 static void read_times(session *s)
 {
@@ -3826,8 +3872,7 @@ static void read_times(session *s)
     while (s->timed_count > 0) {
         const timed *t = &s->timed[--s->timed_count];
         double *const sums[] = { &to->to_device, &to->compute, &to->to_host }; /* by enum spent */
-        *sums[t->on] += seconds_at(s, t->last, CL_PROFILING_COMMAND_END) -
-                        seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
+        *sums[t->on] += span_seconds(s, t);
         s->cl->clReleaseEvent(t->first);
         if (t->last != t->first)
             s->cl->clReleaseEvent(t->last);
@@ -3903,6 +3948,21 @@ static void unmap_buffer(session *s, cl_handle memory, void *at)
     keep_span(s);
 }
 
+/* transfer copies all bytes of an array, which are the caller's again when it returns. */
+static void transfer(session *s, const bound *b, int back)
+{
+    cl_handle *const done = begin_span(s, back ? TO_HOST : TO_DEVICE);
+    cl_int error = s->error;
+    if (!error && back)
+        error = s->cl->clEnqueueReadBuffer(s->queue, b->memory, 1, 0, (size_t)b->bytes, b->first, 0,
+                                           NULL, done);
+    else if (!error)
+        error = s->cl->clEnqueueWriteBuffer(s->queue, b->memory, 1, 0, (size_t)b->bytes, b->first,
+                                            0, NULL, done);
+    if (!has_failed(s, error, "copying an array"))
+        keep_span(s);
+}
+
 /* ---- kernels */
 
 /* A launch is a kernel that gets its arguments one after the other. */
@@ -3917,6 +3977,12 @@ typedef struct launch {
 static const size_t one_item[] = { 1, 1 };
 static const size_t row_group[] = { CL_ROW_GROUP, 1 };
 static const size_t tile_group[] = { CL_TX, CL_TY };
+static const size_t few_rows_group[] = { CL_TX, FEW_ROWS };
+
+static const size_t *group_of_tile(const variant *v)
+{
+    return v->rows == FEW_ROWS ? few_rows_group : tile_group;
+}
 
 static int64_t row_groups(int64_t items)
 {
@@ -4054,8 +4120,12 @@ static void move_copy(session *s, const bound *b, int back)
 {
     const cl_flags flags = back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
     array_copy c = { &b->host, b->stride, NULL, back };
+    if (b->place == WHOLE_COPY) {
+        transfer(s, b, back);
+        return;
+    }
     c.at = (char *)map_buffer(s, b->memory, flags, b->bytes);
-    if (c.at && b->place == COPIED)
+    if (c.at && b->place == PACKED_COPY)
         copy_array(s->pr, &c);
     unmap_buffer(s, b->memory, c.at);
 }
@@ -4089,8 +4159,11 @@ static void bind_array(session *s, int which, const array *a, int number, int st
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        b->place = COPIED;
-        b->bytes = pack_strides(a, b->stride);
+        const int whole = is_whole(s->pr, a, &all);
+        b->place = whole ? WHOLE_COPY : PACKED_COPY;
+        b->first = all.first;
+        b->bytes = whole ? all.bytes : pack_strides(a, b->stride);
+        b->offset = whole ? all.offset : 0;
         b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
         if (!written)
             move_copy(s, b, 0);
@@ -4165,7 +4238,7 @@ static void run_tiled(session *s)
     add_results(&l);
     add_memory(&l, pending);
     add_memory(&l, parts);
-    close_launch(&l, tile_group, pl->groups, 1, 1);
+    close_launch(&l, group_of_tile(&pl->forward), pl->groups, 1, 1);
     if (pl->parts == 1)
         return;
     l = open_launch(s, &merge, "merge_parts");
@@ -4703,6 +4776,7 @@ enum {
     TRIAL_HEADS = 2,
     TRIAL_ROWS = 20,
     TRIAL_FEW_ROWS = 7,
+    TRIAL_FEWEST_ROWS = 1,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
     TRIAL_COLUMNS = 256,
@@ -4762,7 +4836,9 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .batch = 1,
         .num_heads_q = TRIAL_HEADS,
         .num_heads_kv = 1,
-        .seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS,
+        .seq_len_q = v->rows == FEW_ROWS ? TRIAL_FEWEST_ROWS
+                     : v->rows == 16     ? TRIAL_FEW_ROWS
+                                         : TRIAL_ROWS,
         .seq_len_kv = TRIAL_KEYS,
         .head_dim = TRIAL_DIM,
         .head_dim_v = v->columns - 4,
@@ -4830,9 +4906,7 @@ static void ask_gradients(trial *t, int pairs)
 /* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
 static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
-    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
-                                 .num_rows = TRIAL_LOGITS,
-                                 .data = t->arrays.out.logits };
+    attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX, .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -4843,6 +4917,7 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->limits = gpu->limits;
     t->limits.divide = part == PART_ROWS;
     t->p = problem_for(t, v, part);
+    logits.num_rows = min64(TRIAL_LOGITS, t->p.seq_len_q);
     fill_arrays(t);
     if (part == PART_ROWS)
         t->p.logits = logits;

@@ -96,6 +96,8 @@ typedef struct attn_opencl_options {
      * "-cl-intel-256-GRF-per-thread"; NULL means none. The checks of `exact` and of first uses find
      * out what makes it compute otherwise ("-cl-fast-relaxed-math"). */
     const char *build_options;
+    /* Nonzero copies arrays of the host to a device that could use them where they lie. */
+    int copies;
     /* Nonzero makes the library's own queue measure its commands, for call.times. */
     int profiling;
     /* Calls with fewer operations than least_flops (2 * pairs * (head_dim + head_dim_v), half of it

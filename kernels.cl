@@ -8,7 +8,7 @@
  *
  *     EXACT      1: exp2 of docs/canon.md; 0: native_exp2
  *     KV_TYPE    storage of K and V: 0 f32, 1 f16, 2 bf16; 3: as the numbers say
- *     BM         query rows of a tile: 16, 32 or 64
+ *     BM         query rows of a tile: 4, 16, 32 or 64
  *     DVB        columns of V of a tile: 64, 128 or 256
  *     PAIRS      1: with masks and modifiers that must be asked pair by pair; 0: ranges only
  *     INLINE     1: functions of tiles become parts of the kernel, so that what they get by address
@@ -88,7 +88,7 @@ enum attn_cl_tile { TILE_SEQUENCE, TILE_FIRST, TILE_COUNT }; /* first of the fla
 enum attn_cl_known { KNOWN_M, KNOWN_R, KNOWN_DELTA, KNOWN_SINK_TERM, KNOWN_COUNT };
 
 enum attn_cl_size { CL_BN = 64, CL_TX = 16, CL_TY = 16, CL_BLOCK = 16, CL_ROW_GROUP = 64,
-                    CL_MAX_PARTS = 256, CL_CHECKS = 10 * 192 };
+                    CL_MAX_PARTS = 128, CL_CHECKS = 10 * 192 };
 
 /* Operations that the kernel check tries. */
 enum attn_cl_check { CHECK_PRODUCT_SUM, CHECK_FMA, CHECK_RECIPROCAL, CHECK_EXP2, CHECK_LOG2,
@@ -678,20 +678,25 @@ void write_ending(const inputs *in, const row *r, ending e, out_bytes lse, out_b
 
 #define BN CL_BN
 #define TX CL_TX
-#define TY CL_TY
+#define TY (BM < CL_TY ? BM : CL_TY)
 #define GROUP_ITEMS (TX * TY)
 #define TM (BM / TY)
 #define TN (BN / TX)
 #define TD (DVB / TX)
 #define DS 32           /* elements of q and k that are in local memory at a time */
 #define LDQ (DS + 4)    /* 4 floats further: vectors of rows that follow meet other banks */
-#define LDS (BN + 1)
+#define LDS (BN + 4)
 #define VS (DVB <= 128 ? 32 : 16) /* rows of V that are in local memory at a time */
 #define BLOCKS (BN / CL_BLOCK)
 #define COLUMN(tx, d) ((d) / 4 * 4 * TX + (tx) * 4 + (d) % 4) /* of item tx's result d */
 #define AREA_QK ((BM + BN) * LDQ)
 #define AREA_V (VS * DVB)
 #define AREA (AREA_QK > AREA_V ? AREA_QK : AREA_V)
+
+/* Four floats of local memory that lie at a multiple of 16 bytes. vload4 promises no alignment, so
+ * NVIDIA's compiler makes four loads of it, and local memory is what bounds a tile. */
+#define FOUR(at) (*(__local float4 *)(at))
+#define OF_VECTORS __attribute__((aligned(16)))
 
 /* Local memory of a work-group. */
 typedef struct shared {
@@ -804,7 +809,7 @@ INLINED void stage_slices(const tile *t, const matrix *a, const matrix *b, int d
         const int r = x / (DS / 4), d = d0 + x % (DS / 4) * 4;
         const float4 value = r < BM ? load_matrix(a, r, d, dim - d)
                                     : load_matrix(b, r - BM, d, dim - d);
-        vstore4(value, 0, t->at.area + r * LDQ + d - d0);
+        FOUR(t->at.area + r * LDQ + d - d0) = value;
     }
 }
 
@@ -814,9 +819,9 @@ INLINED void multiply_slices(const tile *t, float s[TM][TN])
     for (d = 0; d < DS; d += 4) {
         float4 a[TM], b[TN];
         UNROLL for (int i = 0; i < TM; i++)
-            a[i] = vload4(0, t->at.area + (t->ty + i * TY) * LDQ + d);
+            a[i] = FOUR(t->at.area + (t->ty + i * TY) * LDQ + d);
         UNROLL for (int j = 0; j < TN; j++)
-            b[j] = vload4(0, t->at.area + (BM + t->tx + j * TX) * LDQ + d);
+            b[j] = FOUR(t->at.area + (BM + t->tx + j * TX) * LDQ + d);
         UNROLL for (int i = 0; i < TM; i++) {
             UNROLL for (int j = 0; j < TN; j++) {
                 s[i][j] = fma(a[i].x, b[j].x, s[i][j]);
@@ -872,14 +877,14 @@ INLINED void stage_columns(const tile *t, const matrix *a, int skip, int dim, in
     int x;
     for (x = t->t; x < VS * (DVB / 4); x += GROUP_ITEMS) {
         const int r = x / (DVB / 4), d = skip + x % (DVB / 4) * 4;
-        vstore4(load_matrix(a, from + r, d, dim - d), 0, t->at.area + r * DVB + d - skip);
+        FOUR(t->at.area + r * DVB + d - skip) = load_matrix(a, from + r, d, dim - d);
     }
 }
 
 /* sum[row] += by[row] times row c of the staged columns; in a redo DEAD factors change nothing. */
-#define ADD_PRODUCTS(sum, by, rows)                                                                \
+#define ADD_PRODUCTS(sum, by, rows, c)                                                             \
     UNROLL for (int d = 0; d < TD; d += 4) {                                                       \
-        const float4 v = vload4(0, t->at.area + c * DVB + d * TX + t->tx * 4);                     \
+        const float4 v = FOUR(t->at.area + (c) * DVB + d * TX + t->tx * 4);                        \
         UNROLL for (int i = 0; i < rows; i++) {                                                    \
             const int dead = redo && as_uint((by)[i]) == DEAD_BITS;                                \
             (sum)[i][d + 0] = dead ? (sum)[i][d + 0] : fma((by)[i], v.x, (sum)[i][d + 0]);         \
@@ -893,8 +898,8 @@ INLINED void stage_columns(const tile *t, const matrix *a, int skip, int dim, in
 INLINED void multiply_pv(const tile *t, int key, const int redo, float o[TM][TD])
 {
     int c;
-    for (c = 0; c < VS; c++) {
-        float p[TM];
+    for (c = 0; c < VS; c += 4) {
+        float p[4][TM];
         if (c % CL_BLOCK == 0 && t->at.flag[0]) {
             UNROLL for (int i = 0; i < TM; i++) {
                 const float a = t->at.alpha[(t->ty + i * TY) * BLOCKS + (key + c) / CL_BLOCK];
@@ -902,9 +907,15 @@ INLINED void multiply_pv(const tile *t, int key, const int redo, float o[TM][TD]
                     o[i][d] = o[i][d] * a;
             }
         }
-        UNROLL for (int i = 0; i < TM; i++)
-            p[i] = t->at.s[(t->ty + i * TY) * LDS + key + c];
-        ADD_PRODUCTS(o, p, TM)
+        UNROLL for (int i = 0; i < TM; i++) {
+            const float4 four = FOUR(t->at.s + (t->ty + i * TY) * LDS + key + c);
+            p[0][i] = four.x;
+            p[1][i] = four.y;
+            p[2][i] = four.z;
+            p[3][i] = four.w;
+        }
+        UNROLL for (int n = 0; n < 4; n++)
+            ADD_PRODUCTS(o, p[n], TM, c + n)
     }
 }
 
@@ -952,15 +963,33 @@ INLINED void score_tile(const tile *t, long j0)
     barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-/* Of each block of keys, its maximum; NaNs are passed over. */
+/* m, or what is larger; NaNs are passed over. */
+INLINED float larger_of(float m, float4 s)
+{
+    m = s.x > m ? s.x : m;
+    m = s.y > m ? s.y : m;
+    m = s.z > m ? s.z : m;
+    return s.w > m ? s.w : m;
+}
+
+/* l and what is not dead, in this order. */
+INLINED float added_to(float l, float4 p)
+{
+    l = as_uint(p.x) == DEAD_BITS ? l : l + p.x;
+    l = as_uint(p.y) == DEAD_BITS ? l : l + p.y;
+    l = as_uint(p.z) == DEAD_BITS ? l : l + p.z;
+    return as_uint(p.w) == DEAD_BITS ? l : l + p.w;
+}
+
+/* Of each block of keys, its maximum. */
 INLINED void find_maxima(const tile *t)
 {
     int x, j;
     for (x = t->t; x < BM * BLOCKS; x += GROUP_ITEMS) {
-        __local const float *s = t->at.s + x / BLOCKS * LDS + x % BLOCKS * CL_BLOCK;
+        __local float *s = t->at.s + x / BLOCKS * LDS + x % BLOCKS * CL_BLOCK;
         float m = NEG_INF;
-        for (j = 0; j < CL_BLOCK; j++)
-            m = s[j] > m ? s[j] : m;
+        UNROLL for (j = 0; j < CL_BLOCK; j += 4)
+            m = larger_of(m, FOUR(s + j));
         t->at.block_m[x] = m;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -1015,14 +1044,12 @@ INLINED void add_probabilities(const tile *t)
 {
     int j, c;
     if (t->t < BM) {
-        __local const float *p = t->at.s + t->t * LDS;
+        __local float *p = t->at.s + t->t * LDS;
         float l = t->at.l[t->t];
         for (j = 0; j < BLOCKS; j++) {
             l = l * t->at.alpha[t->t * BLOCKS + j];
-            for (c = 0; c < CL_BLOCK; c++) {
-                const float x = p[j * CL_BLOCK + c];
-                l = as_uint(x) == DEAD_BITS ? l : l + x;
-            }
+            UNROLL for (c = 0; c < CL_BLOCK; c += 4)
+                l = added_to(l, FOUR(p + j * CL_BLOCK + c));
         }
         t->at.l[t->t] = l;
     }
@@ -1047,25 +1074,25 @@ INLINED void enter_keys(const tile *t, long j0, float o[TM][TD])
 {
     const inputs *in = t->in;
     const matrix v = matrix_of(in->v, NUMBER(N_V), V_TYPE, t->at.v_at);
-    int key;
-    barrier(CLK_LOCAL_MEM_FENCE); /* the tile before has been used */
-    set_keys(t, j0);
+    int key, drops;
+    set_keys(t, j0); /* the tile before has been used */
     score_tile(t, j0);
     find_maxima(t);
     move_maxima(t);
     exponentials(t);
     add_probabilities(t);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (PAIRS && HAS(F_DROPOUT))
-        drop_keys(t, j0);
-    for (key = 0; key < BN; key += VS) {
+    for (drops = PAIRS && HAS(F_DROPOUT); drops; drops = 0) {
         barrier(CLK_LOCAL_MEM_FENCE);
+        drop_keys(t, j0);
+    }
+    for (key = 0; key < BN; key += VS) {
         stage_columns(t, &v, t->slice * DVB, (int)NUMBER(N_DIM_V), key);
         barrier(CLK_LOCAL_MEM_FENCE);
         if (t->redo)
             multiply_pv(t, key, 1, o);
         else
             multiply_pv(t, key, 0, o);
+        barrier(CLK_LOCAL_MEM_FENCE);
     }
 }
 
@@ -1234,7 +1261,8 @@ __kernel __attribute__((reqd_work_group_size(TX, TY, 1)))
 void forward(INPUTS, OUTPUTS, __global const int *tiles, __global float *pending,
              __global float *parts)
 {
-    __local float area[AREA], s[BM * LDS], m[BM], l[BM], block_m[BM * BLOCKS], alpha[BM * BLOCKS];
+    __local OF_VECTORS float area[AREA], s[BM * LDS];
+    __local float m[BM], l[BM], block_m[BM * BLOCKS], alpha[BM * BLOCKS];
     __local long q_at[BM], k_at[BN], v_at[BN];
     __local int lo[BM], hi[BM], range[4], flag[2];
     const inputs all = MAKE_INPUTS;
@@ -1303,56 +1331,61 @@ void forward(INPUTS, OUTPUTS, __global const int *tiles, __global float *pending
 
 #define ITEMS CL_ROW_GROUP
 
-/* o of node = o of `left` + o of node, column by column, each by the item that owns it. */
-void merge_columns(__global float *left, __global float *node, sum x, int columns)
+/* A state of a row's keys: m, l and one column of o. */
+typedef struct part_state {
+    float m, l, o;
+} part_state;
+
+enum { MOST_WAITING = 16, /* states of CL_MAX_PARTS parts that may wait at once, and more */
+       PARTS_AT_ONCE = 8 };
+
+part_state add_parts(part_state left, part_state right)
 {
-    int c;
-    for (c = (int)get_local_id(0); c < columns; c += ITEMS) {
-        const float y = left[c] * x.a;
-        node[c] = fma(node[c], x.b, y);
-    }
+    const sum x = add_states(left.m, left.l, right.m, right.l);
+    part_state both;
+    both.m = x.m;
+    both.l = x.l;
+    both.o = left.o * x.a;
+    both.o = fma(right.o, x.b, both.o);
+    return both;
 }
 
-/* The part at node becomes the sum of the one at left, below 0 = none, and itself. */
-void merge_part(__global float *row_parts, long left, int node, int dim_v, __local float *m,
-                __local float *l)
+/* Column c of the sum of a row's parts, in the tree of docs/canon.md. Every item computes m and l
+ * for itself, so that none waits, and asks for several parts at once. first: number of part 0 since
+ * n = 0. Bit k of held: a state of 2^k parts waits, or of fewer, where those before part 0 are
+ * absent. */
+part_state merge_row(__global const float *row_parts, long first, int count, int dim_v, int c)
 {
-    const int stride = dim_v + 2, any = left >= 0, from = any ? (int)left : node;
-    const sum x = add_states(m[from], l[from], m[node], l[node]);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (any && get_local_id(0) == 0) {
-        m[node] = x.m;
-        l[node] = x.l;
+    part_state waits[MOST_WAITING], next[PARTS_AT_ONCE], x;
+    ulong held = 0;
+    int waiting = 0, p, k;
+    for (p = 0; p < count; p += PARTS_AT_ONCE) {
+        UNROLL for (k = 0; k < PARTS_AT_ONCE; k++) {
+            __global const float *part = row_parts + (long)min(p + k, count - 1) * (dim_v + 2);
+            next[k].o = part[c];
+            next[k].m = part[dim_v];
+            next[k].l = part[dim_v + 1];
+        }
+        UNROLL for (k = 0; k < PARTS_AT_ONCE; k++) {
+            const ulong n = (ulong)(first + p + k), ends = n & ~(n + 1);
+            if (p + k < count) {
+                int merges = (int)popcount(held & ends);
+                for (x = next[k]; merges > 0; merges--)
+                    x = add_parts(waits[--waiting], x);
+                held = (held & ~ends) | ((n + 1) & ~n);
+                waits[waiting++] = x;
+            }
+        }
     }
-    if (any)
-        merge_columns(row_parts + from * stride, row_parts + node * stride, x, dim_v);
-    barrier(CLK_LOCAL_MEM_FENCE);
-}
-
-/* The parts of a row, in the tree of docs/canon.md: a node lies where its last part was, the root
- * where the last one was. first: number of part 0 since n = 0. */
-void merge_row(__global float *row_parts, long first, int count, int dim_v, __local float *m,
-               __local float *l)
-{
-    const long end = first + count;
-    int p, level;
-    for (p = 0; p < count; p++) {
-        const long c = first + p;
-        for (level = 0; c >> level & 1; level++)
-            merge_part(row_parts, (c >> level << level) - 1 - first, p, dim_v, m, l);
-    }
-    for (level = 0; end >> level; level++) {
-        const long node = (end >> level << level) - 1 - first;
-        const int waits = (end >> level & 1) && node != count - 1;
-        merge_part(row_parts, waits ? node : -1, count - 1, dim_v, m, l);
-    }
+    for (x = waits[--waiting]; waiting > 0;)
+        x = add_parts(waits[--waiting], x);
+    return x;
 }
 
 /* Group: row r of tile (number * kv heads + kv head), as the kernel forward left it. */
 __kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
-void merge_parts(INPUTS, OUTPUTS, __global const int *tiles, __global float *parts)
+void merge_parts(INPUTS, OUTPUTS, __global const int *tiles, __global const float *parts)
 {
-    __local float m[CL_MAX_PARTS], l[CL_MAX_PARTS];
     const inputs all = MAKE_INPUTS;
     const inputs *in = &all;
     const long tile_rows = NUMBER(N_TILE_ROWS);
@@ -1361,32 +1394,26 @@ void merge_parts(INPUTS, OUTPUTS, __global const int *tiles, __global float *par
     const int count = (int)NUMBER(N_PARTS), dim_v = (int)NUMBER(N_DIM_V), t = (int)get_local_id(0);
     const row r = row_of(in, tiles[number * TILE_COUNT + TILE_SEQUENCE], kv_head,
                          tiles[number * TILE_COUNT + TILE_FIRST] + get_group_id(0) % tile_rows);
-    __global float *row_parts = parts + (long)get_group_id(0) * count * (dim_v + 2);
+    __global const float *row_parts = parts + (long)get_group_id(0) * count * (dim_v + 2);
     const long at = row_at(in, N_O, &r), row_number = state_row(in, &r);
-    const int root = count - 1;
-    ending e;
+    const long first = r.s[S_KEY_BASE] / NUMBER(N_PART_KEYS);
     int c;
-    for (c = t; c < count; c += ITEMS) {
-        m[c] = row_parts[c * (dim_v + 2) + dim_v];
-        l[c] = row_parts[c * (dim_v + 2) + dim_v + 1];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    merge_row(row_parts, r.s[S_KEY_BASE] / NUMBER(N_PART_KEYS), count, dim_v, m, l);
     if (!r.used)
         return;
-    e = end_row(in, r.head, m[root], l[root]);
-    for (c = t; c < dim_v; c += ITEMS) {
-        const float o = row_parts[root * (dim_v + 2) + c];
-        if (HAS(F_PARTIAL))
-            ((__global float *)(state_out + NUMBER(N_STATE_O)))[row_number * dim_v + c] = o + 0.0f;
-        else if (HAS(F_O))
-            store1(o_out + NUMBER(N_O), (int)NUMBER(N_O_TYPE), at + c, ended(o, l[root], e));
-    }
-    if (t == 0 && HAS(F_PARTIAL)) {
-        ((__global float *)(m_out + NUMBER(N_STATE_M)))[row_number] = m[root] + 0.0f;
-        ((__global float *)(l_out + NUMBER(N_STATE_L)))[row_number] = l[root];
-    } else if (t == 0) {
-        write_ending(in, &r, e, lse_out, stats_out);
+    for (c = t; c < max(dim_v, 1); c += ITEMS) {
+        const part_state x = merge_row(row_parts, first, count, dim_v, c);
+        const ending e = end_row(in, r.head, x.m, x.l);
+        if (c < dim_v && HAS(F_PARTIAL))
+            ((__global float *)(state_out + NUMBER(N_STATE_O)))[row_number * dim_v + c] =
+                x.o + 0.0f;
+        else if (c < dim_v && HAS(F_O))
+            store1(o_out + NUMBER(N_O), (int)NUMBER(N_O_TYPE), at + c, ended(x.o, x.l, e));
+        if (c == 0 && HAS(F_PARTIAL)) {
+            ((__global float *)(m_out + NUMBER(N_STATE_M)))[row_number] = x.m + 0.0f;
+            ((__global float *)(l_out + NUMBER(N_STATE_L)))[row_number] = x.l;
+        } else if (c == 0) {
+            write_ending(in, &r, e, lse_out, stats_out);
+        }
     }
 }
 
@@ -1814,7 +1841,8 @@ INLINED void sweep_keys(const tile *t, const gradient *g, float total[TM][TD])
 
 /* Local memory of the kernels, and what an item knows of its work. */
 #define OPEN_TILE                                                                                  \
-    __local float area[AREA], s[BM * LDS], m[BM], l[BM], inverse[BM];                              \
+    __local OF_VECTORS float area[AREA], s[BM * LDS];                                              \
+    __local float m[BM], l[BM], inverse[BM];                                                       \
     __local long q_at[BM], dout_at[BM], k_at[BN], v_at[BN];                                        \
     __local int lo[BM], hi[BM], range[4], flag[2];                                                 \
     const inputs all = MAKE_INPUTS;                                                                \
@@ -1895,7 +1923,7 @@ INLINED void multiply_outer(const tile *t, int from, const int redo, float part[
         float x[TK];
         UNROLL for (int i = 0; i < TK; i++)
             x[i] = t->at.s[(from + c) * LDS + t->ty + i * TY];
-        ADD_PRODUCTS(part, x, TK)
+        ADD_PRODUCTS(part, x, TK, c)
     }
 }
 

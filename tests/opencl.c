@@ -120,7 +120,7 @@ static int same_statistics(const test_tensor *a, const test_tensor *b)
 }
 
 /* The case and its problem; 0 = it is left out. */
-static int begin_small(const small_case *c, test_problem *t)
+static int begin_small(const small_case *c, const char *how, test_problem *t)
 {
     const int dtype = c->dtype;
     const test_shape shape = { .batch = 2,
@@ -134,7 +134,7 @@ static int begin_small(const small_case *c, test_problem *t)
                                .dtype_k = dtype,
                                .dtype_v = dtype,
                                .dtype_o = dtype };
-    if (!begin_case("%s", c->name) || (c->large && getenv("ATTN_TEST_QUICK") != NULL))
+    if (!begin_case("%s%s", c->name, how) || (c->large && getenv("ATTN_TEST_QUICK") != NULL))
         return 0;
     problem_make(t, &shape);
     if (c->change != NULL)
@@ -142,13 +142,13 @@ static int begin_small(const small_case *c, test_problem *t)
     return 1;
 }
 
-static void check_small(attn_opencl *gpu)
+static void check_small(attn_opencl *gpu, const char *how)
 {
     const attn_backend backend = attn_opencl_backend(gpu, NULL);
     for (size_t i = 0; i < sizeof small_cases / sizeof *small_cases; i++) {
         test_problem cpu, device;
         test_tensor right, got;
-        if (!begin_small(&small_cases[i], &cpu))
+        if (!begin_small(&small_cases[i], how, &cpu))
             continue;
         device = cpu;
         problem_new_output(&device);
@@ -205,14 +205,14 @@ static const small_case small_gradients[] = {
 };
 
 /* attn_backward on the device and on the CPU. */
-static void check_small_gradients(attn_opencl *gpu)
+static void check_small_gradients(attn_opencl *gpu, const char *how)
 {
     const attn_backend backend = attn_opencl_backend(gpu, NULL);
     for (size_t i = 0; i < sizeof small_gradients / sizeof *small_gradients; i++) {
         gradients_case cpu, device;
         attn_backward_info info;
         test_tensor stats;
-        if (!begin_small(&small_gradients[i], &cpu.t))
+        if (!begin_small(&small_gradients[i], how, &cpu.t))
             continue;
         gradients_attach(&cpu);
         if (small_gradients[i].stats)
@@ -807,6 +807,22 @@ static void check_times(subject *s, const attn_opencl_options *o)
 }
 
 /* What is too small for the device runs on the CPU. */
+/* A device that has memory of its own gets copies, which one that shares the host's makes when
+ * asked. */
+static void check_copies(const subject *s, const attn_opencl_options *o)
+{
+    attn_opencl_options copies = *o;
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    copies.copies = 1;
+    if (s->info.shares_memory &&
+        CHECK(attn_opencl_open(gpu, &copies) == ATTN_OK, "%s", attn_opencl_why(gpu))) {
+        check_small(gpu, ", copied");
+        check_small_gradients(gpu, ", copied");
+        attn_opencl_close(gpu);
+    }
+    free(gpu);
+}
+
 static void check_least_flops(subject *s, const attn_opencl_options *o)
 {
     const double flops = 2.0 * HEADS * ROWS * KEYS * (DIM + DIM) / 2;
@@ -848,8 +864,9 @@ static void check_device(void)
         SKIP("%s: %s", s.info.device, s.info.exact_why);
     } else if (CHECK(load_driver(&s.cl), "the functions that programs use are not there")) {
         s.gpu = gpu;
-        check_small(gpu);
-        check_small_gradients(gpu);
+        check_small(gpu, "");
+        check_copies(&s, &o);
+        check_small_gradients(gpu, "");
         check_buffers(&s);
         check_shared_memory(&s);
         check_events(&s, 0);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SHAPES = 20000, CHUNK = 1024, MOST_PARTS = 256 };
+enum { SHAPES = 20000, CHUNK = 1024, MOST_PARTS = 128 };
 
 static attn_opencl_info device_of(int units, int kib, int exact)
 {
@@ -50,8 +50,8 @@ typedef struct example {
  * OpenCL 1.2 asks for. */
 static const example examples[] = {
     { "prefill, 132 units", 132, 48, 0, 1, 32, 8, 4096, 4096, 128, 64, 128, 256, 1, 1, 0, 2048 },
-    { "decode, 132 units", 132, 48, 0, 1, 32, 8, 1, 8192, 128, 16, 128, 1, 1, 32, 256, 256 },
-    { "decode, exact", 132, 48, 1, 1, 32, 8, 1, 65536, 128, 16, 128, 1, 1, 64, 1024, 512 },
+    { "decode, 132 units", 132, 48, 0, 1, 32, 8, 1, 8192, 128, 4, 128, 1, 1, 128, 64, 1024 },
+    { "decode, exact", 132, 48, 1, 1, 32, 8, 1, 65536, 128, 4, 128, 1, 1, 64, 1024, 512 },
     { "wide heads, 48 KiB", 96, 48, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 2, 256, 256 },
     { "wide heads, 32 KiB", 16, 32, 0, 1, 8, 8, 512, 512, 256, 32, 256, 16, 1, 1, 0, 128 },
     { "slices of V", 16, 64, 0, 1, 8, 8, 512, 512, 576, 32, 256, 16, 3, 1, 0, 384 },
@@ -86,7 +86,7 @@ static int64_t up_to(int64_t most) /* small numbers as often as large ones */
 static int64_t local_memory(int64_t rows, int64_t columns)
 {
     const int64_t slices = (rows + 64) * 36, values = (columns <= 128 ? 32 : 16) * columns;
-    const int64_t floats = larger64(slices, values) + rows * 65 + rows * (1 + 1 + 4 + 4);
+    const int64_t floats = larger64(slices, values) + rows * 68 + rows * (1 + 1 + 4 + 4);
     const int64_t ints = 2 * rows + 4 + 2, longs = rows + 64 + 64;
     return 4 * floats + 4 * ints + 8 * longs;
 }
@@ -166,10 +166,10 @@ static void check_properties(const attn_opencl_info *info, const attn_params *p,
         CHECK(plan->part_keys == 0, "one part, but keys are divided");
         return;
     }
-    CHECK(plan->part_keys % (info->exact ? CHUNK : 256) == 0 && is_power_of_two(plan->part_keys),
+    CHECK(plan->part_keys % (info->exact ? CHUNK : 64) == 0 && is_power_of_two(plan->part_keys),
           "a part of %lld keys", (long long)plan->part_keys);
-    CHECK(plan->items <= 4 * (int64_t)info->compute_units, "%lld items of divided keys",
-          (long long)plan->items);
+    CHECK(plan->items * (plan->tile_rows < 16 ? 1 : 4) <= 16 * (int64_t)info->compute_units,
+          "%lld items of divided keys", (long long)plan->items);
 }
 
 /* The same call on more memory has no smaller tiles. */

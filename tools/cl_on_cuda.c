@@ -11,7 +11,7 @@
  * program that makes it. The file does not offer user events, out-of-order queues, arrays of the
  * host used in place, or programs as bytes.
  *
- * It has run only with a simulated driver (tests/fake_cuda.c), and on no GPU yet. */
+ * Tests run it with a simulated driver (tests/fake_cuda.c). On an H100 it has run one case. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <pthread.h>

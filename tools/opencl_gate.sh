@@ -76,6 +76,7 @@ variants() {
 exact,64x64      nvidia,amd,intel PART_FORWARD=1 EXACT=1 KV_TYPE=0 BM=64 DVB=64 PAIRS=0
 exact,64x128,ask nvidia,amd       PART_FORWARD=1 EXACT=1 KV_TYPE=1 BM=64 DVB=128 PAIRS=1
 exact,16x128,ask nvidia,amd       PART_FORWARD=1 EXACT=1 KV_TYPE=1 BM=16 DVB=128 PAIRS=1
+exact,4x128      nvidia,amd,intel PART_FORWARD=1 EXACT=1 KV_TYPE=0 BM=4 DVB=128 PAIRS=0
 exact,32x256,ask nvidia,amd       PART_FORWARD=1 EXACT=1 KV_TYPE=3 BM=32 DVB=256 PAIRS=1
 free,64x128      nvidia,amd,intel PART_FORWARD=1 EXACT=0 KV_TYPE=1 BM=64 DVB=128 PAIRS=0
 free,16x64       nvidia           PART_FORWARD=1 EXACT=0 KV_TYPE=0 BM=16 DVB=64 PAIRS=0

@@ -248,6 +248,19 @@ static void copy_chosen(const attn_params *p, const attn_sequence *s, const arra
             copy_rows(c, s->b, n, n + 1);
 }
 
+/* is_whole returns whether the call reads or writes all that the array holds, and nothing else lies
+ * between. */
+static int is_whole(const attn_problem *pr, const array *a, const array_bytes *all)
+{
+    const int64_t rows = held_along(a, 0) * held_along(a, 2);
+    int64_t used = a->reach == REACH_ALL ? rows : 0, b;
+    for (b = 0; b < pr->p.batch; b++) {
+        const attn_sequence s = attn_sequence_of(pr, b);
+        used += a->reach == REACH_ROWS ? s.q_len : a->reach == REACH_KEYS ? s.kv_len : 0;
+    }
+    return all->between == 0 && used == rows;
+}
+
 /* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor
  * written. */
 static void copy_array(const attn_problem *pr, const array_copy *c)

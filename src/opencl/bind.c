@@ -73,8 +73,12 @@ static void move_copy(session *s, const bound *b, int back)
 {
     const cl_flags flags = back ? CL_MAP_READ : CL_MAP_WRITE_INVALIDATE_REGION;
     array_copy c = { &b->host, b->stride, NULL, back };
+    if (b->place == WHOLE_COPY) {
+        transfer(s, b, back);
+        return;
+    }
     c.at = (char *)map_buffer(s, b->memory, flags, b->bytes);
-    if (c.at && b->place == COPIED)
+    if (c.at && b->place == PACKED_COPY)
         copy_array(s->pr, &c);
     unmap_buffer(s, b->memory, c.at);
 }
@@ -108,8 +112,11 @@ static void bind_array(session *s, int which, const array *a, int number, int st
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        b->place = COPIED;
-        b->bytes = pack_strides(a, b->stride);
+        const int whole = is_whole(s->pr, a, &all);
+        b->place = whole ? WHOLE_COPY : PACKED_COPY;
+        b->first = all.first;
+        b->bytes = whole ? all.bytes : pack_strides(a, b->stride);
+        b->offset = whole ? all.offset : 0;
         b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
         if (!written)
             move_copy(s, b, 0);

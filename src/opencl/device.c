@@ -6,7 +6,7 @@
 #include "loader.c"
 #include "plan.c"
 
-enum { ROWS_KINDS = 3, COLUMNS_KINDS = 3 };
+enum { ROWS_KINDS = 4, COLUMNS_KINDS = 3 };
 #define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
 
 typedef struct check_data {
@@ -239,7 +239,8 @@ static void describe_device(attn_opencl *gpu)
     info->device_id = device;
     info->queue = gpu->queue;
     info->gpu = found.gpu;
-    info->shares_memory = DEVICE_UINT(device, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
+    info->shares_memory =
+        !gpu->options.copies && DEVICE_UINT(device, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0;
     info->compute_units = found.compute_units;
     info->memory_bytes = found.memory_bytes;
     info->allocation_bytes = (size_t)DEVICE_ULONG(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);

@@ -113,6 +113,8 @@ enum {
     X(cl_handle, clEnqueueMapBuffer,                                                               \
       (cl_handle, cl_handle, cl_uint, cl_flags, size_t, size_t, CL_EVENTS, cl_int *))              \
     X(cl_int, clEnqueueUnmapMemObject, (cl_handle, cl_handle, void *, CL_EVENTS))                  \
+    X(cl_int, clEnqueueWriteBuffer,                                                                \
+      (cl_handle, cl_handle, cl_uint, size_t, size_t, const void *, CL_EVENTS))                    \
     X(cl_int, clEnqueueReadBuffer,                                                                 \
       (cl_handle, cl_handle, cl_uint, size_t, size_t, void *, CL_EVENTS))                          \
     X(cl_int, clEnqueueMarkerWithWaitList, (cl_handle, CL_EVENTS))                                 \

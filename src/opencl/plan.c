@@ -8,7 +8,9 @@
 
 #define MOST_KEYS ((int64_t)1 << 30) /* of a sequence: kernels count them in 32 bits */
 #define WHOLE ((int64_t)1 << 62)     /* keys of a part that is not divided */
-#define GROUPS_PER_UNIT 4            /* work-groups for a compute unit to choose from */
+
+enum { FEW_ROWS = 4 };          /* a tile of them has fewer items */
+enum { ITEMS_PER_UNIT = 1024 }; /* of work-groups for a compute unit to choose from */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
 enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
@@ -16,7 +18,7 @@ enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWA
 typedef struct variant {
     int part, exact;
     int kv_type; /* an attn_dtype, or MIXED */
-    int rows;    /* of a tile: 16, 32, 64 */
+    int rows;    /* of a tile: FEW_ROWS, 16, 32, 64 */
     int columns; /* of V: 64, 128, 256 */
     int pairs;
 } variant;
@@ -53,7 +55,7 @@ static int64_t local_bytes_of(int rows, int columns, int row_bytes)
 {
     const int64_t slices = (int64_t)(rows + CL_BN) * 36;
     const int64_t values = (int64_t)(columns <= 128 ? 32 : 16) * columns;
-    return 4 * (max64(slices, values) + rows * (CL_BN + 1) + 6) + (int64_t)rows * row_bytes +
+    return 4 * (max64(slices, values) + rows * (CL_BN + 4) + 6) + (int64_t)rows * row_bytes +
            8 * 2 * CL_BN;
 }
 
@@ -95,14 +97,20 @@ static int has_pairs(const attn_params *p)
     return (flags_of(walk_fields(p)) & F_BY_PAIR) != 0;
 }
 
+/* groups_wanted counts the work-groups that fill the device. */
+static int64_t groups_wanted(const device_limits *limits, const device_plan *pl)
+{
+    return (int64_t)limits->compute_units * ITEMS_PER_UNIT /
+           (CL_TX * min64(pl->forward.rows, CL_TY));
+}
+
 /* divide_keys divides the keys of few tiles, which do not fill the device. Exact parts are nodes of
  * the tree. */
 static void divide_keys(const attn_problem *pr, const device_limits *limits, device_plan *pl)
 {
-    const int64_t wanted = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
     const int64_t whole = pl->tiles * pr->p.num_heads_kv * pl->slices;
-    const int64_t unit = limits->exact ? ATTN_CHUNK : 4 * CL_BN;
-    int64_t parts = min64(CL_MAX_PARTS, wanted / max64(1, whole));
+    const int64_t unit = limits->exact ? ATTN_CHUNK : CL_BN;
+    int64_t parts = min64(CL_MAX_PARTS, groups_wanted(limits, pl) / max64(1, whole));
     pl->part_keys = WHOLE;
     pl->parts = 1;
     if (parts > 1 && (limits->divide || pr->max_kv_len > unit)) {
@@ -142,12 +150,13 @@ static int runs(const device_plan *pl, int part)
 static variant forward_variant(const attn_problem *pr, const device_limits *limits, int64_t columns)
 {
     const attn_params *p = &pr->p;
+    const int64_t rows = pr->max_q_len * pr->group;
     variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
     if (p->k.dtype != p->v.dtype)
         v.kv_type = MIXED;
     if (columns <= 128)
         v.columns = columns <= 64 ? 64 : 128;
-    v.rows = pr->max_q_len * pr->group <= 16 ? 16 : v.columns == 256 ? 32 : 64;
+    v.rows = rows <= FEW_ROWS ? FEW_ROWS : rows <= 16 ? 16 : v.columns == 256 ? 32 : 64;
     while (v.rows > 16 &&
            local_bytes_of(v.rows, v.columns, FORWARD_ROW_BYTES) > (int64_t)limits->local_bytes)
         v.rows /= 2;
@@ -158,7 +167,6 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
 {
     const attn_params *p = &pr->p;
     const int64_t columns = writes_values(p) || pr->size_query ? p->head_dim_v : 1;
-    const int64_t most_groups = (int64_t)limits->compute_units * GROUPS_PER_UNIT;
     device_plan pl = { .forward = forward_variant(pr, limits, columns) };
     int64_t chunks;
     pl.tiles = count_tiles(pr, pl.forward.rows);
@@ -167,7 +175,7 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     pl.items = pl.tiles * p->num_heads_kv * pl.parts * pl.slices;
     chunks = min64(count_parts(pr, ATTN_CHUNK), pl.part_keys / ATTN_CHUNK); /* that become one */
     pl.levels = limits->exact ? log2_up(chunks) : 0;
-    pl.groups = pl.levels ? min64(pl.items, most_groups) : pl.items;
+    pl.groups = pl.levels ? min64(pl.items, groups_wanted(limits, &pl)) : pl.items;
     pl.pending_bytes = 4 * pl.groups * pl.levels * pl.forward.rows * (pl.forward.columns + 2);
     if (pl.parts > 1)
         pl.parts_bytes =

@@ -9,12 +9,22 @@ static const unsigned char kernels_source[] = {
 #include "kernels_cl.inc"
 };
 
+static const int row_kinds[ROWS_KINDS] = { FEW_ROWS, 16, 32, 64 };
+
+static int row_kind(int rows)
+{
+    int kind = 0;
+    while (row_kinds[kind] != rows)
+        kind++;
+    return kind;
+}
+
 static int variant_number(const variant *v)
 {
     int n = v->part;
     n = n * 2 + v->exact;
     n = n * KV_TYPES + v->kv_type;
-    n = n * ROWS_KINDS + (v->rows == 64 ? 2 : v->rows == 32 ? 1 : 0);
+    n = n * ROWS_KINDS + row_kind(v->rows);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
     return n * 2 + v->pairs;
 }
@@ -26,7 +36,7 @@ static variant variant_of(int number)
     number /= 2;
     v.columns = 64 << number % COLUMNS_KINDS;
     number /= COLUMNS_KINDS;
-    v.rows = 16 << number % ROWS_KINDS;
+    v.rows = row_kinds[number % ROWS_KINDS];
     number /= ROWS_KINDS;
     v.kv_type = number % KV_TYPES;
     number /= KV_TYPES;

@@ -31,7 +31,7 @@ static void run_tiled(session *s)
     add_results(&l);
     add_memory(&l, pending);
     add_memory(&l, parts);
-    close_launch(&l, tile_group, pl->groups, 1, 1);
+    close_launch(&l, group_of_tile(&pl->forward), pl->groups, 1, 1);
     if (pl->parts == 1)
         return;
     l = open_launch(s, &merge, "merge_parts");

@@ -16,6 +16,7 @@ enum {
     TRIAL_HEADS = 2,
     TRIAL_ROWS = 20,
     TRIAL_FEW_ROWS = 7,
+    TRIAL_FEWEST_ROWS = 1,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
     TRIAL_COLUMNS = 256,
@@ -75,7 +76,9 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .batch = 1,
         .num_heads_q = TRIAL_HEADS,
         .num_heads_kv = 1,
-        .seq_len_q = v->rows == 16 ? TRIAL_FEW_ROWS : TRIAL_ROWS,
+        .seq_len_q = v->rows == FEW_ROWS ? TRIAL_FEWEST_ROWS
+                     : v->rows == 16     ? TRIAL_FEW_ROWS
+                                         : TRIAL_ROWS,
         .seq_len_kv = TRIAL_KEYS,
         .head_dim = TRIAL_DIM,
         .head_dim_v = v->columns - 4,
@@ -143,9 +146,7 @@ static void ask_gradients(trial *t, int pairs)
 /* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
 static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
 {
-    const attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX,
-                                 .num_rows = TRIAL_LOGITS,
-                                 .data = t->arrays.out.logits };
+    attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX, .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
     t->how.gpu = gpu;
     t->how.queue = queue;
@@ -156,6 +157,7 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->limits = gpu->limits;
     t->limits.divide = part == PART_ROWS;
     t->p = problem_for(t, v, part);
+    logits.num_rows = min64(TRIAL_LOGITS, t->p.seq_len_q);
     fill_arrays(t);
     if (part == PART_ROWS)
         t->p.logits = logits;
