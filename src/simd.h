@@ -63,8 +63,10 @@
 #define UNROLL PRAGMA_(clang loop unroll(full))
 #define TWICE /* it else leaves addresses of AVX2's loops on the stack */
 #define ROLLED PRAGMA_(clang loop unroll(disable)) /* it else keeps spilled addresses */
+#define FITS_TIGHTLY 0 /* it loads factors early, and spills where all 16 registers are in use */
 #else
 #define ROLLED
+#define FITS_TIGHTLY 1
 /* Two steps a round: beside a busy thread of the same core 8 to 13 % of the products' time. */
 #define TWICE PRAGMA_(GCC unroll 2)
 #define UNROLL PRAGMA_(GCC unroll 32) /* every loop over accumulators: else they live in memory */
@@ -78,6 +80,8 @@
 /* Hides where an integer or pointer comes from: compilers else derive more of them than there are
  * registers. */
 #define HIDE(x) __asm__("" : "+r"(x))
+/* What is in memory stays there: the compiler cannot keep it in registers, too. */
+#define BARRIER __asm__ volatile("" : : : "memory")
 
 /* Words of 32 bits for a set that multiplies the lower halves of 64-bit lanes to 64 bits: those of even
  * lanes and those of odd lanes, each in the lower half of 64 bits. The upper half is anything. right(x,
@@ -565,26 +569,41 @@ INLINE void isa(ask_near)(const char *from)
     __builtin_prefetch((const void *)((uintptr_t)from + NEAR), 0, 3);
 }
 
+/* Two vectors of keys that share a factor halve its loads. With 4 rows of AVX2 registers do not hold
+ * both beside the sums: the second one waits in L1. */
+#define IS_PARKED(rows) (FITS_TIGHTLY && VL == 8 && (rows) == 4)
+#define TOGETHER(rows)                                                                             \
+    (BLOCK_V > 1 && ((rows) <= 1 + FITS_TIGHTLY || VL == 4 || IS_PARKED(rows)) ? 2 : 1)
+
 /* 4 elements; keys 4 * part.. are asked for. */
 INLINE void isa(qk_step)(int dtype, int rows, vf (*acc)[FEW], simd_streams *k, const float *q,
                          int part)
 {
-    /* Vectors of keys that share a factor, as registers allow. */
-    const int together = BLOCK_V > 1 && (rows == 1 || VL == 4) ? 2 : 1;
+    const int together = TOGETHER(rows);
+    float parked[4 * VL];
     isa(ask_near)(k->from[part]);
     isa(ask_near)(k->from[part] + k->step);
     isa(ask_near)(k->from[part] + 2 * k->step);
     isa(ask_near)(k->from[part] + k->third);
     EACH_STEP(g, BLOCK_V, together) {
         vf x[2][4];
-        EACH(b, together)
-            isa(get_keys)(dtype, x[b], k->from + (g + b) * QUARTERS, k->step, k->third);
-        EACH(i, 4)
+        if (together == 2)
+            isa(get_keys)(dtype, x[1], k->from + (g + 1) * QUARTERS, k->step, k->third);
+        if (IS_PARKED(rows)) {
+            EACH(i, 4)
+                v_store(parked + i * VL, x[1][i]);
+            BARRIER;
+        }
+        isa(get_keys)(dtype, x[0], k->from + g * QUARTERS, k->step, k->third);
+        EACH(i, 4) {
+            if (IS_PARKED(rows))
+                x[1][i] = v_load(parked + i * VL);
             EACH_OF(r, 8, rows) {
                 const vf a = v_set1(q[i * ROWS + r]);
                 EACH(b, together)
                     acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
             }
+        }
         HIDE(q); /* not kept for the next */
     }
     EACH(i, 4) {
@@ -887,23 +906,38 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
         }
 }
 
-/* Each a function of its own, as those of Q K^T; `_last` for columns left over. */
+/* Vectors of columns that go together with 4 rows, as registers allow: eight chains just cover the
+ * latency of the multiply-adds, and twelve do so with a margin. Of f32 two are a line of memory,
+ * which pays more where V comes from there. */
+#define VECTORS_OF_4(dtype)                                                                        \
+    (FEW > 4 ? 4 : (dtype) != ATTN_F32 && REGISTERS < 32 && FITS_TIGHTLY ? 3 : 2)
+
+/* Each a function of its own, as those of Q K^T; `_pair` and `_last` for columns left over. */
 #define PV_ROWS(name, dtype, rows, vectors)                                                        \
     OUTLINE void isa(name)(const simd_columns *q)                                                  \
     {                                                                                              \
         isa(pv_rows)(dtype, rows, vectors, q);                                                     \
     }
-#define PV_BOTH(name, dtype, rows, vectors)                                                        \
+#define WIDEST(dtype)                                                                              \
+    {                                                                                              \
+        8, 4, VECTORS_OF_4(dtype), 2                                                               \
+    }
+#define PV_SIZES(name, dtype, rows, vectors)                                                       \
     PV_ROWS(name, dtype, rows, vectors)                                                            \
+    PV_ROWS(name##_pair, dtype, rows, 2)                                                           \
     PV_ROWS(name##_last, dtype, rows, 1)
 #define PV_TYPE(name, dtype)                                                                       \
-    PV_BOTH(name##_1, dtype, 1, 8)                                                                 \
-    PV_BOTH(name##_2, dtype, 2, 4)                                                                 \
-    PV_BOTH(name##_4, dtype, 4, FEW == 4 ? 2 : 4)                                                  \
-    PV_BOTH(name##_most, dtype, FEW, 2)
-#define LAST_WAYS(name)                                                                            \
+    PV_SIZES(name##_1, dtype, 1, 8)                                                                \
+    PV_SIZES(name##_2, dtype, 2, 4)                                                                \
+    PV_SIZES(name##_4, dtype, 4, VECTORS_OF_4(dtype))                                              \
+    PV_SIZES(name##_most, dtype, FEW, 2)
+#define WAYS_OF_SIZE(name, size)                                                                   \
     {                                                                                              \
-        isa(name##_1_last), isa(name##_2_last), isa(name##_4_last), isa(name##_most_last)          \
+        isa(name##_1##size), isa(name##_2##size), isa(name##_4##size), isa(name##_most##size)      \
+    }
+#define PV_WAYS(size)                                                                              \
+    {                                                                                              \
+        WAYS_OF_SIZE(pv_f32, size), WAYS_OF_SIZE(pv_f16, size), WAYS_OF_SIZE(pv_bf16, size)        \
     }
 PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
@@ -912,25 +946,23 @@ PV_TYPE(pv_bf16, ATTN_BF16)
 /* All whole vectors of columns of V as it lies; returns how many columns that are. */
 INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
-    static void (*const ways[3][4])(const simd_columns *) = { WAYS(pv_f32), WAYS(pv_f16),
-                                                              WAYS(pv_bf16) };
-    static void (*const last[3][4])(const simd_columns *) = { LAST_WAYS(pv_f32), LAST_WAYS(pv_f16),
-                                                              LAST_WAYS(pv_bf16) };
-    static const int widths[4] = { 8 * VL, 4 * VL, (FEW == 4 ? 2 : 4) * VL, 2 * VL };
+    static void (*const ways[3][3][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
+                                                                 PV_WAYS(_last) };
+    static const int most[3][4] = { WIDEST(ATTN_F32), WIDEST(ATTN_F16), WIDEST(ATTN_BF16) };
     const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = v->dtype;
     simd_columns q = {
         .p = p->by, .v = v, .n = p->n, .at = isa(first_of)(p->lanes), .ahead = p->ahead
     };
     int64_t d = 0;
-    if (rows == 0)
-        return 0;
-    while (d + VL <= p->dim) {
-        const int wide = d + widths[way] <= p->dim, width = wide ? widths[way] : VL;
-        q.o = p->to + d * ROWS;
-        q.column = d * ELEMENT(dtype);
-        q.calls = (p->dim - d) / width;
-        (wide ? ways : last)[dtype][way](&q);
-        d += width;
+    int size;
+    for (size = 0; size < 3 && rows; size++) {
+        const int width = (size == 0 ? most[dtype][way] : size == 1 ? 2 : 1) * VL;
+        for (; d + width <= p->dim; d += width) {
+            q.o = p->to + d * ROWS;
+            q.column = d * ELEMENT(dtype);
+            q.calls = (p->dim - d) / width;
+            ways[size][dtype][way](&q);
+        }
     }
     return d;
 }
