@@ -1111,6 +1111,15 @@ COLD static attn_status bad_entry(text *why, const char *name, int64_t index, in
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* bad_after says "name[index] (value) rest (the entry before it)". */
+COLD static attn_status bad_after(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest, int64_t before)
+{
+    bad_entry(why, name, index, value, rest);
+    put_numbers(why, " (#)", NUMBERS(before));
+    return ATTN_ERR_ARG;
+}
+
 COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
 {
     put(why, name);
@@ -1229,7 +1238,7 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         return bad_entry(why, name, 0, cu[0], " must be at least 0");
     for (b = 0; cu && b < batch; b++)
         if (cu[b + 1] < cu[b])
-            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+            return bad_after(why, name, b + 1, cu[b + 1], " is below the entry before it", cu[b]);
     if (cu && cu[batch] > rows) {
         put(why, name);
         return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
@@ -4294,8 +4303,8 @@ static attn_status check_offsets(const int32_t *offsets, int64_t first, int64_t 
     for (r = first; r < first + rows; r++) {
         const int64_t begin = offsets[r], end = offsets[r + 1];
         if (end < begin)
-            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
-                             " must not be below the entry before it");
+            return bad_after(why, "block_mask.row_offsets", r + 1, end,
+                             " is below the entry before it", begin);
         if (end - begin > columns)
             return bad_entry(why, "block_mask.row_offsets", r + 1, end,
                              " leaves its row more blocks than seq_len_kv has");
@@ -4315,11 +4324,10 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
     for (r = first; r < first + rows && !status; r++)
         for (c = m->row_offsets[r]; c < m->row_offsets[r + 1]; c++) {
             if (m->columns[c] < 0 || m->columns[c] >= columns)
-                return bad_entry(why, "block_mask.columns", c, m->columns[c],
-                                 " is no block of seq_len_kv");
+                return bad_limit(why, "block_mask.columns", c, m->columns[c], columns - 1);
             if (c > m->row_offsets[r] && m->columns[c] <= m->columns[c - 1])
-                return bad_entry(why, "block_mask.columns", c, m->columns[c],
-                                 " must be above the entry before it");
+                return bad_after(why, "block_mask.columns", c, m->columns[c],
+                                 " must be above the entry before it", m->columns[c - 1]);
         }
     return status;
 }
@@ -14940,8 +14948,8 @@ static attn_status check_first_ranges(const attn_ring *ring, int ranks, text *wh
         return bad_entry(why, "ring.first_range", 0, ring->first_range[0], " must be at least 0");
     for (rank = 1; rank <= ranks; rank++)
         if (ring->first_range[rank] < ring->first_range[rank - 1])
-            return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
-                             " is below the entry before it");
+            return bad_after(why, "ring.first_range", rank, ring->first_range[rank],
+                             " is below the entry before it", ring->first_range[rank - 1]);
     return ATTN_OK;
 }
 

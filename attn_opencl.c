@@ -1174,6 +1174,15 @@ COLD static attn_status bad_entry(text *why, const char *name, int64_t index, in
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* bad_after says "name[index] (value) rest (the entry before it)". */
+COLD static attn_status bad_after(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest, int64_t before)
+{
+    bad_entry(why, name, index, value, rest);
+    put_numbers(why, " (#)", NUMBERS(before));
+    return ATTN_ERR_ARG;
+}
+
 COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
 {
     put(why, name);
@@ -1292,7 +1301,7 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         return bad_entry(why, name, 0, cu[0], " must be at least 0");
     for (b = 0; cu && b < batch; b++)
         if (cu[b + 1] < cu[b])
-            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+            return bad_after(why, name, b + 1, cu[b + 1], " is below the entry before it", cu[b]);
     if (cu && cu[batch] > rows) {
         put(why, name);
         return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",

@@ -94,7 +94,7 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
         return bad_entry(why, name, 0, cu[0], " must be at least 0");
     for (b = 0; cu && b < batch; b++)
         if (cu[b + 1] < cu[b])
-            return bad_entry(why, name, b + 1, cu[b + 1], " is below the entry before it");
+            return bad_after(why, name, b + 1, cu[b + 1], " is below the entry before it", cu[b]);
     if (cu && cu[batch] > rows) {
         put(why, name);
         return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",

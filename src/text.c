@@ -170,6 +170,15 @@ COLD static attn_status bad_entry(text *why, const char *name, int64_t index, in
     return bad(why, ATTN_ERR_ARG, rest);
 }
 
+/* bad_after says "name[index] (value) rest (the entry before it)". */
+COLD static attn_status bad_after(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest, int64_t before)
+{
+    bad_entry(why, name, index, value, rest);
+    put_numbers(why, " (#)", NUMBERS(before));
+    return ATTN_ERR_ARG;
+}
+
 COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
 {
     put(why, name);

@@ -328,8 +328,8 @@ static attn_status check_offsets(const int32_t *offsets, int64_t first, int64_t 
     for (r = first; r < first + rows; r++) {
         const int64_t begin = offsets[r], end = offsets[r + 1];
         if (end < begin)
-            return bad_entry(why, "block_mask.row_offsets", r + 1, end,
-                             " must not be below the entry before it");
+            return bad_after(why, "block_mask.row_offsets", r + 1, end,
+                             " is below the entry before it", begin);
         if (end - begin > columns)
             return bad_entry(why, "block_mask.row_offsets", r + 1, end,
                              " leaves its row more blocks than seq_len_kv has");
@@ -349,11 +349,10 @@ static attn_status check_csr_rows(const attn_params *p, int64_t first, int64_t q
     for (r = first; r < first + rows && !status; r++)
         for (c = m->row_offsets[r]; c < m->row_offsets[r + 1]; c++) {
             if (m->columns[c] < 0 || m->columns[c] >= columns)
-                return bad_entry(why, "block_mask.columns", c, m->columns[c],
-                                 " is no block of seq_len_kv");
+                return bad_limit(why, "block_mask.columns", c, m->columns[c], columns - 1);
             if (c > m->row_offsets[r] && m->columns[c] <= m->columns[c - 1])
-                return bad_entry(why, "block_mask.columns", c, m->columns[c],
-                                 " must be above the entry before it");
+                return bad_after(why, "block_mask.columns", c, m->columns[c],
+                                 " must be above the entry before it", m->columns[c - 1]);
         }
     return status;
 }

@@ -831,7 +831,7 @@ static void check_csr_offsets(void)
     p = right_call(CSR);
     list.row_offsets[2] = 0;
     expect("row offsets that fall", &p, ATTN_ERR_ARG,
-           "block_mask.row_offsets[2] (0) must not be below the entry before it");
+           "block_mask.row_offsets[2] (0) is below the entry before it (1)");
 }
 
 /* Offsets are read before columns, of which there are only as many as the last offset says. */
@@ -858,9 +858,11 @@ static void check_csr_duplicate(void)
     for (int i = 2; i <= SEQ_Q; i++)
         list.row_offsets[i] = 2;
     list.columns[0] = list.columns[1] = 5;
-    expect("a column twice in its row", &p, ATTN_ERR_ARG, "block_mask.columns[1] (5)");
+    expect("a column twice in its row", &p, ATTN_ERR_ARG,
+           "block_mask.columns[1] (5) must be above the entry before it (5)");
     list.columns[0] = 6;
-    expect("a column below the one before it", &p, ATTN_ERR_ARG, "block_mask.columns[1] (5)");
+    expect("a column below the one before it", &p, ATTN_ERR_ARG,
+           "block_mask.columns[1] (5) must be above the entry before it (6)");
 }
 
 static void check_last_position(void)

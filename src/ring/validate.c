@@ -39,8 +39,8 @@ static attn_status check_first_ranges(const attn_ring *ring, int ranks, text *wh
         return bad_entry(why, "ring.first_range", 0, ring->first_range[0], " must be at least 0");
     for (rank = 1; rank <= ranks; rank++)
         if (ring->first_range[rank] < ring->first_range[rank - 1])
-            return bad_entry(why, "ring.first_range", rank, ring->first_range[rank],
-                             " is below the entry before it");
+            return bad_after(why, "ring.first_range", rank, ring->first_range[rank],
+                             " is below the entry before it", ring->first_range[rank - 1]);
     return ATTN_OK;
 }
 
