@@ -278,12 +278,18 @@ static void print_list(void)
 typedef struct command_line {
     char *names[MAX_NAMES];   /* of groups */
     char *folders[MAX_NAMES]; /* of conformance cases */
-    int name_count, folder_count, list;
+    int name_count, folder_count, list, help;
 } command_line;
+
+static const char usage[] =
+    "usage: test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]\n"
+    "            [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]\n"
+    "            [-- group's own arguments]\n\n"
+    "--list names the groups; the first lines of test.c explain the options\n";
 
 static int refuse(const char *what, const char *value)
 {
-    fprintf(stderr, "test: %s '%s'; see the first lines of test.c\n", what, value);
+    fprintf(stderr, "test: %s '%s'; `test --help` lists the options\n", what, value);
     return 2;
 }
 
@@ -324,6 +330,8 @@ static int set_flag(const char *option, command_line *line)
         T.first = 1;
     else if (strcmp(option, "--list") == 0)
         line->list = 1;
+    else if (strcmp(option, "--help") == 0)
+        line->help = 1;
     else
         return refuse("unknown option", option);
     return 0;
@@ -405,6 +413,8 @@ int main(int argc, char **argv)
     const int status = parse(argc, argv, &line);
     if (status != 0)
         return status;
+    if (line.help)
+        return printf("%s", usage) < 0;
     if (line.list) {
         print_list();
         return 0;

@@ -134,7 +134,7 @@ void options_print_help(void)
            "peak memory over the length, a process for each point (--quick, --kernels, --csv...)");
     printf("\nexit status: 0 = done; 1 = a wrong result, nothing measured or not all written;\n"
            "  2 = the command line or a file that it names; 3 = slower than the baseline;\n"
-           "  130 = Ctrl-C, with what was timed by then written\n");
+           "  130 = Ctrl-C, 143 = SIGTERM, with what was timed by then written\n");
 }
 
 /* The option that `name` is, up to a "=". */
@@ -258,6 +258,8 @@ static int parse_option(bench_options *o, int argc, char **argv, int *at)
     const int i = find_option(name);
     if (i < 0)
         return unknown(name);
+    if (o->given >> i & 1 && table[i].kind != FLAG)
+        return misread("given twice:", table[i].name);
     o->given |= UINT64_C(1) << i;
     if (table[i].kind == FLAG) {
         set_int(o, i, 1);

@@ -60,7 +60,7 @@ static int command_memory(const bench_options *o, bench_context *x)
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say("\n");
-    stop_on_interrupt();
+    stop_on_signals();
     const int status = memory_command(x, o->quick, results, &n);
     return files_write(o, x, results, n) ? status : 1;
 }
@@ -190,11 +190,11 @@ static int finish(const bench_options *o, bench_context *x, const char *b, int r
     const int wrong = count(results, n, run_was_wrong), timed = count(results, n, was_timed);
     const int good = timed && !wrong, stopped = stop_wanted();
     if (stopped)
-        say("stopped by Ctrl-C: %d of %d runs are above\n", n, runs);
+        say("%s: %d of %d runs are above\n", stop_cause(), n, runs);
     const int slower = good && !stopped && b ? baseline_compare(b, x, results, n) : 0;
     if (!files_write(o, x, results, n) || wrong)
         return 1;
-    return stopped ? STOP_STATUS : good ? slower : 1;
+    return stopped ? stop_status() : good ? slower : 1;
 }
 
 /* 0 = they cannot be had. */
@@ -281,7 +281,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
     bench_result *const results = calloc((size_t)(list->n * paths->n), sizeof *results);
     if (!results)
         return 1;
-    stop_on_interrupt();
+    stop_on_signals();
     introduce(o, x, list, paths);
     const work all = work_of(x, list, paths);
     if (o->quick)
@@ -367,6 +367,16 @@ static int mixes_commands(const bench_options *o)
     return 0;
 }
 
+/* Whether a case runs by a path of a device. */
+static int asks_device(const case_list *list, const path_list *paths)
+{
+    for (int i = 0; i < list->n; i++)
+        for (int j = 0; j < paths->n; j++)
+            if (paths->paths[j]->device && path_wanted(paths, list->cases[i].impl, paths->paths[j]))
+                return 1;
+    return 0;
+}
+
 static int dispatch(const bench_options *o, run_watch *watch, bench_context *x)
 {
     static case_list list; /* 200 KiB: off the stack */
@@ -384,6 +394,8 @@ static int dispatch(const bench_options *o, run_watch *watch, bench_context *x)
         return command(o, x);
     if (!choose_cases(o, &x->machine, &list) || !options_taken(o))
         return 2;
+    if (o->device && !asks_device(&list, &paths))
+        return complain("no case here has a use for", "--device"), 2;
     if (o->list) {
         list_presets();
         list_masks();

@@ -99,12 +99,12 @@ double run_expected(const bench_context *x, const bench_case *c, const char *pat
 /* Whether the library refuses the call of a case by a path on the CPU; why then says the reason. */
 int run_refused(bench_context *x, const bench_case *c, const char *path, char *why, size_t bytes);
 
-/* ---- stop.c: Ctrl-C. From stop_on_interrupt on the first one only asks to stop: runs fail from
- * their next call on, and callers write what they have. The exit status is STOP_STATUS. */
-
-enum { STOP_STATUS = 130 };
-void stop_on_interrupt(void);
+/* ---- stop.c: Ctrl-C, SIGTERM. From stop_on_signals on the first one only asks to stop: runs fail
+ * from their next call on, and callers write what they have and end with stop_status(). */
+void stop_on_signals(void);
 int stop_wanted(void);
+const char *stop_cause(void);
+int stop_status(void);
 
 /* Shows x->watch a RUN_STEP. */
 void stop_step(const bench_context *x);

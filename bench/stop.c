@@ -1,4 +1,4 @@
-/* stop.c - Ctrl-C: no further call begins, and what was timed is still written.
+/* stop.c - Ctrl-C or SIGTERM: no further call begins, and what was timed is still written.
  * SPDX-License-Identifier: MIT */
 #if defined __unix__ || defined __APPLE__
 #define _POSIX_C_SOURCE 200809L
@@ -11,24 +11,40 @@
 
 #include <signal.h>
 
-static volatile sig_atomic_t wanted;
+static volatile sig_atomic_t wanted; /* the signal that asked */
 
-static void on_interrupt(int number)
+static void on_signal(int number)
 {
-    wanted = 1;
+    wanted = number;
     signal(number, SIG_DFL);
-    TELL("\nbench: stopping after this call; Ctrl-C again ends at once and writes nothing\n");
+    TELL("\nbench: stopping after this call; the same again ends at once and writes nothing\n");
 }
 
-void stop_on_interrupt(void)
+static void listen_to(int number)
 {
-    if (signal(SIGINT, on_interrupt) == SIG_IGN)
-        signal(SIGINT, SIG_IGN); /* a job in the background of a shell */
+    if (signal(number, on_signal) == SIG_IGN)
+        signal(number, SIG_IGN); /* a job in the background of a shell */
+}
+
+void stop_on_signals(void)
+{
+    listen_to(SIGINT);
+    listen_to(SIGTERM);
 }
 
 int stop_wanted(void)
 {
-    return wanted;
+    return wanted != 0;
+}
+
+const char *stop_cause(void)
+{
+    return wanted == SIGTERM ? "stopped by SIGTERM" : "stopped by Ctrl-C";
+}
+
+int stop_status(void)
+{
+    return 128 + wanted;
 }
 
 void stop_step(const bench_context *x)

@@ -85,6 +85,10 @@ expect "it says how far it came" says '^stopped by Ctrl-C: 3 of 6 runs are above
 expect "it says so at once" says 'stopping after this call'
 expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
 expect "the run during it is skipped" says 'naive skipped: stopped by Ctrl-C'
+expect "SIGTERM: status 143" status 143 planted --plant-terminate 3 latency --quick --iters 2 \
+    --csv "$work/stopped.csv"
+expect "it says how far it came" says '^stopped by SIGTERM: 3 of 6 runs are above'
+expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
 long_run() # the limit ends it where Ctrl-C does not
 {
     (ulimit -t 30
@@ -237,6 +241,8 @@ stops 'no case here has a use for "--ranks"' --shape 1,1,1,8,8,8 --ranks 4
 stops 'no case here has a use for "--max-seq-len"' --shape 1,1,1,8,8,8 --max-seq-len 4096
 expect "checks write no files" status 2 planted selfcheck --json "$work/one"
 expect "it says so" says 'selfcheck does not take "--json"'
+stops 'no case here has a use for "--device"' --shape 1,1,1,8,8,8 --device nosuch
+stops 'given twice: "--shape"' --shape 1,1,1,8,8,8 --causal --causal --shape 1,1,1,16,16,8
 stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
 stops 'kernels does not take --mask' kernels --list --mask causal
 stops 'memory does not take --mask' memory --mask window --phases

@@ -186,7 +186,7 @@ int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
         return 2;
     FILE *const f = csv ? out.file : NULL;
     int bad = 0;
-    stop_on_interrupt();
+    stop_on_signals();
     probe_machine(&x->probe);
     report_machine(&x->machine, &x->probe);
     say_head(x->kernel_samples);
@@ -196,7 +196,8 @@ int kernels_command(bench_context *x, int64_t head_dim, const char *csv)
         bad += run_sets(x, head_dim ? head_dim : usual[d], f);
     if (f && !output_close(&out))
         return 1;
-    say("\n%s%d wrong\n", stop_wanted() ? "stopped by Ctrl-C: the kernels above are all\n" : "",
-        bad);
-    return bad ? 1 : stop_wanted() ? STOP_STATUS : 0;
+    if (stop_wanted())
+        say("\n%s: the kernels above are all", stop_cause());
+    say("\n%d wrong\n", bad);
+    return bad ? 1 : stop_wanted() ? stop_status() : 0;
 }

@@ -203,7 +203,7 @@ int memory_command(bench_context *x, int quick, bench_result *results, int *n)
     }
     say("\n");
     if (stop_wanted())
-        return say("stopped by Ctrl-C: the points above are all\n"), STOP_STATUS;
+        return say("%s: the points above are all\n", stop_cause()), stop_status();
     for (int c = 0; c < NUM_CURVES; c++)
         met &= judge_curve(&curves[c], results, *n);
     for (int gemms = 5; gemms <= 7; gemms += 2)

@@ -20,12 +20,11 @@
 #define SECONDS 45.0
 #define QUICK_SECONDS 12.0
 #define REASON "usual value kept: "
-#define STOPPED "stopped by Ctrl-C"
 
 /* Why calls were not timed often enough. */
 static const char *too_few(void)
 {
-    return stop_wanted() ? STOPPED : "the calls take too long for the time there is";
+    return stop_wanted() ? stop_cause() : "the calls take too long for the time there is";
 }
 
 enum { MAX_VALUES = 8, SAMPLES = 101, QUICK_SAMPLES = 31, MIN_SAMPLES = 5 };
@@ -356,8 +355,8 @@ static void tune_subjects(tune *t, const struct field *f, tune_subject *subjects
     if (!best) {
         say("  " REASON "the best other is at %+.1f %%, noise %.1f %%\n", 1e2 * gain, 1e2 * noise);
     } else if (!wins_again(t, f, subjects, trials[best].value, seconds / 3, &gain, &noise)) {
-        say("  " REASON "%lld did not win twice%s\n", (long long)trials[best].value,
-            stop_wanted() ? ": " STOPPED : "");
+        say("  " REASON "%lld did not win twice%s%s\n", (long long)trials[best].value,
+            stop_wanted() ? ": " : "", stop_wanted() ? stop_cause() : "");
     } else {
         tuning_add(&t->chosen, set, f->name, trials[best].value, gain, noise);
         say("  chosen: %lld, %+.1f %%, noise %.1f %%\n", (long long)trials[best].value, 1e2 * gain,
@@ -491,7 +490,8 @@ static void tune_split(tune *t)
     say("split_work of %s, 2 threads, decode, 4/1 x %d, ms: keys, whole, divided\n", name,
         SPLIT_DIM);
     if (!two_cpus(t, set, seconds)) {
-        say("  skipped: %s\n", stop_wanted() ? STOPPED : "there are no two CPUs for two threads");
+        say("  skipped: %s\n",
+            stop_wanted() ? stop_cause() : "there are no two CPUs for two threads");
         return;
     }
     const int keys = split_keys(t, set, seconds, &d);
@@ -575,7 +575,7 @@ static int write_file(const tune *t, const char *path)
         fprintf(f, "# %s: attn_opencl_options.least_flops = %.0f, from %d keys on\n",
                 t->device.device, t->device.flops, t->device.keys);
     if (stop_wanted())
-        fprintf(f, "# " STOPPED " before all sizes were tried\n");
+        fprintf(f, "# %s before all sizes were tried\n", stop_cause());
     else if (!t->chosen.n)
         fprintf(f, "# the usual sizes are the best here\n");
     fprintf(f, "end\n");
@@ -627,7 +627,7 @@ int tune_command(bench_context *x, int quick, const char *path)
         x->machine.cpu, x->machine.cpus, x->machine.system, t.samples, 1e2 * TUNE_LEAST_GAIN);
     for (int i = 0; i < FIELDS; i++)
         t.weight_left += weight_of(&fields[i]);
-    stop_on_interrupt();
+    stop_on_signals();
     for (int i = 0; i < FIELDS && !stop_wanted(); i++)
         tune_field(&t, &fields[i]);
     if (!stop_wanted())
@@ -638,8 +638,10 @@ int tune_command(bench_context *x, int quick, const char *path)
         tune_device(x, step_seconds(&t, DEVICE_WEIGHT), &t.device);
     pool_destroy(t.two);
     const int ok = finish(&t, path);
-    say("%s%.0f seconds\n", stop_wanted() ? STOPPED ", after " : "", clock_seconds() - begin);
-    return !ok ? 1 : stop_wanted() ? STOP_STATUS : 0;
+    if (stop_wanted())
+        say("%s, after ", stop_cause());
+    say("%.0f seconds\n", clock_seconds() - begin);
+    return !ok ? 1 : stop_wanted() ? stop_status() : 0;
 }
 
 /* ---- texts for p.tuning: composed, read from a file, shown to the library */

@@ -31,7 +31,7 @@ int run_watched(bench_context *x, run_stage stage, bench_run *run, bench_result 
 
 int run_stopped(bench_result *r)
 {
-    return run_skip(r, "stopped by Ctrl-C");
+    return run_skip(r, "%s", stop_cause());
 }
 
 static int cold_call(bench_context *x, bench_run *run, bench_result *r)

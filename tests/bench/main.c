@@ -5,7 +5,9 @@
  *     build/bench_test --plant-wrong qk|pv|outer|gradient ...    the bench with a wrong kernel
  *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one
  *     build/bench_test --plant-interrupt N [--plant-again] ...   or Ctrl-C during the N-th run or step,
- *                                                                twice */
+ *                                                                twice
+ *     build/bench_test --plant-terminate N ...                   or SIGTERM then */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +48,8 @@ static int take_faults(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         const int wrong = !strcmp(argv[i], "--plant-wrong");
         const int slow = !strcmp(argv[i], "--plant-slowdown");
-        const int interrupt = !strcmp(argv[i], "--plant-interrupt");
+        const int terminate = !strcmp(argv[i], "--plant-terminate");
+        const int interrupt = terminate || !strcmp(argv[i], "--plant-interrupt");
         if (!strcmp(argv[i], "--plant-again")) {
             faults.again = 1;
             continue;
@@ -57,8 +60,10 @@ static int take_faults(int argc, char **argv)
             argv[left++] = argv[i];
         if (wrong)
             faults.wrong = argv[i];
-        if (interrupt)
+        if (interrupt) {
             faults.interrupt = (int)strtol(argv[i], NULL, 10);
+            faults.signal = terminate ? SIGTERM : SIGINT;
+        }
         if (slow)
             faults.slowdown = strtod(argv[i], NULL);
     }

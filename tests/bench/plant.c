@@ -298,7 +298,7 @@ int plant_watch(run_stage stage, bench_run *run, bench_result *r)
 {
     if ((stage == RUN_CALLED || stage == RUN_STEP) && faults.interrupt && !--faults.interrupt)
         for (int n = 0; n <= faults.again; n++)
-            raise(SIGINT);
+            raise(faults.signal);
     if (stage == RUN_STEP)
         return 1;
     if (stage == RUN_DESCRIBED)

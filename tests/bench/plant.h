@@ -27,7 +27,8 @@ typedef struct plant_faults {
     dilated_fault branches;
     keys_fault pages;
     int ranks;     /* the first rank has the keys of the last one */
-    int interrupt; /* Ctrl-C after the first call of this run or in this step, from 1 */
+    int interrupt; /* a signal after the first call of this run or in this step, from 1 */
+    int signal;    /* SIGINT, which is Ctrl-C, or SIGTERM */
     int again;     /* and once more */
     int spoil; /* adds 1 to the first number of this row of the result, counted from 1; -1: changes
                 * its last bit, within every tolerance */
