@@ -3689,17 +3689,40 @@ static void copy_chosen(const attn_params *p, const attn_sequence *s, const arra
             copy_rows(c, s->b, n, n + 1);
 }
 
+/* is_dense returns whether the elements lie one after the other, in any order of the axes. */
+static int is_dense(const array *a)
+{
+    int64_t elements = 1, next = 1;
+    int turn, axis;
+    for (axis = 0; axis < 4; axis++)
+        elements *= held_along(a, axis);
+    for (turn = 0; turn < 4; turn++)
+        for (axis = 0; axis < 4; axis++)
+            if (held_along(a, axis) > 1 && (a->stride[axis] == next || a->stride[axis] == -next))
+                next *= held_along(a, axis);
+    return next == elements;
+}
+
+/* shares_rows returns whether sequences, or rows of one, may be the same rows of the array. */
+static int shares_rows(const attn_params *p, const array *a)
+{
+    return held_along(a, 0) < a->count[0] || held_along(a, 2) < a->count[2] ||
+           (a->reach == REACH_KEYS && p->kv_rows.table);
+}
+
 /* is_whole returns whether the call reads or writes all that the array holds, and nothing else lies
  * between. */
-static int is_whole(const attn_problem *pr, const array *a, const array_bytes *all)
+static int is_whole(const attn_problem *pr, const array *a)
 {
     const int64_t rows = held_along(a, 0) * held_along(a, 2);
-    int64_t used = a->reach == REACH_ALL ? rows : 0, b;
-    for (b = 0; b < pr->p.batch; b++) {
+    int64_t used = 0, b;
+    if (!is_dense(a) || a->reach == REACH_ALL)
+        return is_dense(a);
+    for (b = 0; b < pr->p.batch && !shares_rows(&pr->p, a); b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
         used += a->reach == REACH_ROWS ? s.q_len : a->reach == REACH_KEYS ? s.kv_len : 0;
     }
-    return all->between == 0 && used == rows;
+    return used == rows;
 }
 
 /* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor
@@ -3869,7 +3892,7 @@ static double span_seconds(const session *s, const timed *t)
     double from = seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
     if (from == 0)
         from = seconds_at(s, t->last, CL_PROFILING_COMMAND_START);
-    return seconds_at(s, t->last, CL_PROFILING_COMMAND_END) - from;
+    return from > 0 ? seconds_at(s, t->last, CL_PROFILING_COMMAND_END) - from : 0;
 }
 
 /* read_times waits for the commands and counts their times. */
@@ -4168,7 +4191,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        const int whole = is_whole(s->pr, a, &all);
+        const int whole = is_whole(s->pr, a);
         b->place = whole ? WHOLE_COPY : PACKED_COPY;
         b->first = all.first;
         b->bytes = whole ? all.bytes : pack_strides(a, b->stride);
@@ -4785,7 +4808,7 @@ enum {
     TRIAL_HEADS = 2,
     TRIAL_ROWS = 20,
     TRIAL_FEW_ROWS = 7,
-    TRIAL_FEWEST_ROWS = 1,
+    TRIAL_FEWEST_ROWS = 2,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
     TRIAL_COLUMNS = 256,
@@ -4860,7 +4883,8 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .key_base = &t->key_base,
         .causal = 1,
         .window = ATTN_WINDOW,
-        .window_left = TRIAL_KEYS - 25, /* some rows see all of the first chunk */
+        /* some rows see all of the first chunk; of few rows each */
+        .window_left = v->rows == FEW_ROWS ? TRIAL_KEYS : TRIAL_KEYS - 25,
         .window_right = -1,
         .softcap = v->pairs ? 5 : 0,
         .dropout_p = v->pairs ? 0.25f : 0,

@@ -217,7 +217,7 @@ typedef struct attn_opencl_plan_info {
     int64_t tiles;
     /* slices is the number of slices that the columns of V are divided into. */
     int64_t slices;
-    /* The keys are divided into parts, at most 256, of part_keys keys; a part_keys of 0 means that
+    /* The keys are divided into parts, at most 128, of part_keys keys; a part_keys of 0 means that
      * they are not divided. */
     int64_t parts, part_keys;
     /* items is tiles * num_heads_kv * parts * slices, and groups counts the work-groups for

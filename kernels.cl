@@ -809,7 +809,7 @@ INLINED void stage_slices(const tile *t, const matrix *a, const matrix *b, int d
         const int r = x / (DS / 4), d = d0 + x % (DS / 4) * 4;
         const float4 value = r < BM ? load_matrix(a, r, d, dim - d)
                                     : load_matrix(b, r - BM, d, dim - d);
-        FOUR(t->at.area + r * LDQ + d - d0) = value;
+        FOUR(t->at.area + r * LDQ + (d - d0)) = value;
     }
 }
 
@@ -877,7 +877,7 @@ INLINED void stage_columns(const tile *t, const matrix *a, int skip, int dim, in
     int x;
     for (x = t->t; x < VS * (DVB / 4); x += GROUP_ITEMS) {
         const int r = x / (DVB / 4), d = skip + x % (DVB / 4) * 4;
-        FOUR(t->at.area + r * DVB + d - skip) = load_matrix(a, from + r, d, dim - d);
+        FOUR(t->at.area + r * DVB + (d - skip)) = load_matrix(a, from + r, d, dim - d);
     }
 }
 

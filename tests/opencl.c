@@ -90,7 +90,7 @@ static const small_case small_cases[] = {
     { "ring", 2, 9, 50, 8, ATTN_F32, 0, 0, make_ring },
     { "redo", 1, 20, 50, 8, ATTN_F32, 0, 1, make_redo },
     { "softcap, ALiBi, dropout", 2, 20, 50, 8, ATTN_F32, 0, 1, make_modified },
-    { "decode", 4, 1, 100, 24, ATTN_F32, 0, 0, NULL },
+    { "decode", 4, 1, 100, 40, ATTN_F32, 0, 0, NULL },
     { "decode, parts", 1, 1, 2100, 4, ATTN_F32, 0, 1, NULL },
     { "decode, parts of f16", 4, 1, 9000, 64, ATTN_F16, 1, 0, NULL },
     { "chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, 1, make_causal },
@@ -806,7 +806,37 @@ static void check_times(subject *s, const attn_opencl_options *o)
     free(gpu);
 }
 
-/* What is too small for the device runs on the CPU. */
+/* Two sequences share keys 0..USED-1, and what comes behind them may not even be there. */
+static void check_shared_rows(attn_opencl *gpu)
+{
+    enum { USED = 32, WIDTH = 8, COUNT = USED * WIDTH };
+    static const int32_t kv_len[] = { USED, USED };
+    const attn_backend backend = attn_opencl_backend(gpu, NULL);
+    float q[2 * WIDTH], cpu[2 * WIDTH], device[2 * WIDTH];
+    attn_params p = { 0 };
+    if (!begin_case("sequences that share keys, and others that are not there"))
+        return;
+    float *const keys = test_alloc_at(COUNT * sizeof *keys, PLACE_PAGE_AFTER);
+    for (int i = 0; i < COUNT; i++)
+        keys[i] = rng_normal();
+    for (int i = 0; i < 2 * WIDTH; i++)
+        q[i] = rng_normal();
+    p.batch = 2;
+    p.num_heads_q = p.num_heads_kv = p.seq_len_q = 1;
+    p.seq_len_kv = 2 * USED; /* as many rows as both use together */
+    p.head_dim = p.head_dim_v = WIDTH;
+    p.kv_len = kv_len;
+    p.q.data = q;
+    p.k.data = p.v.data = keys;
+    p.k.stride_batch = p.v.stride_batch = ATTN_STRIDE_BROADCAST;
+    p.o.data = cpu;
+    CHECK(run(&p) == ATTN_OK, "the CPU");
+    p.backend = &backend;
+    p.o.data = device;
+    CHECK(run(&p) == ATTN_OK, "the device");
+    CHECK(memcmp(cpu, device, sizeof cpu) == 0, "other bits than on the CPU");
+}
+
 /* A device that has memory of its own gets copies, which one that shares the host's makes when
  * asked. */
 static void check_copies(const subject *s, const attn_opencl_options *o)
@@ -818,11 +848,13 @@ static void check_copies(const subject *s, const attn_opencl_options *o)
         CHECK(attn_opencl_open(gpu, &copies) == ATTN_OK, "%s", attn_opencl_why(gpu))) {
         check_small(gpu, ", copied");
         check_small_gradients(gpu, ", copied");
+        check_shared_rows(gpu);
         attn_opencl_close(gpu);
     }
     free(gpu);
 }
 
+/* What is too small for the device runs on the CPU. */
 static void check_least_flops(subject *s, const attn_opencl_options *o)
 {
     const double flops = 2.0 * HEADS * ROWS * KEYS * (DIM + DIM) / 2;

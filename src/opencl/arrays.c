@@ -248,17 +248,40 @@ static void copy_chosen(const attn_params *p, const attn_sequence *s, const arra
             copy_rows(c, s->b, n, n + 1);
 }
 
+/* is_dense returns whether the elements lie one after the other, in any order of the axes. */
+static int is_dense(const array *a)
+{
+    int64_t elements = 1, next = 1;
+    int turn, axis;
+    for (axis = 0; axis < 4; axis++)
+        elements *= held_along(a, axis);
+    for (turn = 0; turn < 4; turn++)
+        for (axis = 0; axis < 4; axis++)
+            if (held_along(a, axis) > 1 && (a->stride[axis] == next || a->stride[axis] == -next))
+                next *= held_along(a, axis);
+    return next == elements;
+}
+
+/* shares_rows returns whether sequences, or rows of one, may be the same rows of the array. */
+static int shares_rows(const attn_params *p, const array *a)
+{
+    return held_along(a, 0) < a->count[0] || held_along(a, 2) < a->count[2] ||
+           (a->reach == REACH_KEYS && p->kv_rows.table);
+}
+
 /* is_whole returns whether the call reads or writes all that the array holds, and nothing else lies
  * between. */
-static int is_whole(const attn_problem *pr, const array *a, const array_bytes *all)
+static int is_whole(const attn_problem *pr, const array *a)
 {
     const int64_t rows = held_along(a, 0) * held_along(a, 2);
-    int64_t used = a->reach == REACH_ALL ? rows : 0, b;
-    for (b = 0; b < pr->p.batch; b++) {
+    int64_t used = 0, b;
+    if (!is_dense(a) || a->reach == REACH_ALL)
+        return is_dense(a);
+    for (b = 0; b < pr->p.batch && !shares_rows(&pr->p, a); b++) {
         const attn_sequence s = attn_sequence_of(pr, b);
         used += a->reach == REACH_ROWS ? s.q_len : a->reach == REACH_KEYS ? s.kv_len : 0;
     }
-    return all->between == 0 && used == rows;
+    return used == rows;
 }
 
 /* copy_array copies rows and keys in use, wherever they lie: padded ones are neither read nor

@@ -112,7 +112,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
                                "using an array in place");
         b->offset = all.offset;
     } else {
-        const int whole = is_whole(s->pr, a, &all);
+        const int whole = is_whole(s->pr, a);
         b->place = whole ? WHOLE_COPY : PACKED_COPY;
         b->first = all.first;
         b->bytes = whole ? all.bytes : pack_strides(a, b->stride);

@@ -78,7 +78,7 @@ static double span_seconds(const session *s, const timed *t)
     double from = seconds_at(s, t->first, CL_PROFILING_COMMAND_START);
     if (from == 0)
         from = seconds_at(s, t->last, CL_PROFILING_COMMAND_START);
-    return seconds_at(s, t->last, CL_PROFILING_COMMAND_END) - from;
+    return from > 0 ? seconds_at(s, t->last, CL_PROFILING_COMMAND_END) - from : 0;
 }
 
 /* read_times waits for the commands and counts their times. */

@@ -16,7 +16,7 @@ enum {
     TRIAL_HEADS = 2,
     TRIAL_ROWS = 20,
     TRIAL_FEW_ROWS = 7,
-    TRIAL_FEWEST_ROWS = 1,
+    TRIAL_FEWEST_ROWS = 2,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
     TRIAL_COLUMNS = 256,
@@ -91,7 +91,8 @@ static attn_params problem_for(trial *t, const variant *v, int part)
         .key_base = &t->key_base,
         .causal = 1,
         .window = ATTN_WINDOW,
-        .window_left = TRIAL_KEYS - 25, /* some rows see all of the first chunk */
+        /* some rows see all of the first chunk; of few rows each */
+        .window_left = v->rows == FEW_ROWS ? TRIAL_KEYS : TRIAL_KEYS - 25,
         .window_right = -1,
         .softcap = v->pairs ? 5 : 0,
         .dropout_p = v->pairs ? 0.25f : 0,
