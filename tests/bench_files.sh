@@ -86,9 +86,9 @@ expect "it says so at once" says 'stopping after this call'
 expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
 expect "the run during it is skipped" says 'naive skipped: stopped by Ctrl-C'
 expect "SIGTERM: status 143" status 143 planted --plant-terminate 3 latency --quick --iters 2 \
-    --csv "$work/stopped.csv"
+    --csv "$work/terminated.csv"
 expect "it says how far it came" says '^stopped by SIGTERM: 3 of 6 runs are above'
-expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
+expect "the rows before it are written" test "$(wc -l < "$work/terminated.csv")" -eq 3
 long_run() # the limit ends it where Ctrl-C does not
 {
     (ulimit -t 30

@@ -200,7 +200,7 @@ pocl_planted() {
     plant_bits "a maximum that always moves" 's/high > m + 16.0f/high > m/'
     plant_dropped "a causal edge a key too far" 's/max(r.pos + 1, r.s/max(r.pos + 2, r.s/' opencl \
         bits 3
-    plant_dropped "parts merged by the wrong weight" 's/y = left\[c\] \* x.a/y = left[c] * x.b/' \
+    plant_dropped "parts merged by the wrong weight" 's/both.o = left.o \* x.a/both.o = left.o * x.b/' \
         opencl bits 3
     plant_dropped "2^x of 1.01 x, free order" 's/native_exp2(x)$/(native_exp2(x * 1.01f))/' \
         opencl_free poison 0
@@ -280,7 +280,7 @@ oclgrind_planted() {
     plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \
-        '/for (key = 0; key < BN; key += VS) {/{n;d;}' "data race"
+        '/multiply_pv(t, key, 0, o);/{n;d;}' "data race"
     plant "$prefill" "columns of V beyond the last one" \
         's/x->type, at + d, left);/x->type, at + d, 4);/' "invalid read"
     plant "$prefill" "a result too many" 's/if (c >= columns)/if (c > columns)/' "invalid write"
