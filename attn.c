@@ -1239,10 +1239,10 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
     for (b = 0; cu && b < batch; b++)
         if (cu[b + 1] < cu[b])
             return bad_after(why, name, b + 1, cu[b + 1], " is below the entry before it", cu[b]);
-    if (cu && cu[batch] > rows) {
-        put(why, name);
-        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
-                           NUMBERS(batch, cu[batch], rows));
+    if (cu && cu[batch] > rows) { /* of the tensor */
+        bad_entry(why, name, batch, cu[batch], " exceeds seq_len");
+        put_field(why, name + strlen("cu_seqlens"), rows);
+        return ATTN_ERR_ARG;
     }
     return ATTN_OK;
 }
@@ -12877,7 +12877,7 @@ ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
 ATTN_API attn_pattern attn_pattern_strided(int64_t stride)
 {
     attn_pattern t = attn_pattern_longformer(0, 0);
-    t.local_before = max64(stride, 1) - 1;
+    t.local_before = stride > 0 ? stride - 1 : -1; /* is refused later */
     t.stride = stride;
     return t;
 }
@@ -12894,8 +12894,8 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
                                            uint64_t seed)
 {
     attn_pattern t = attn_pattern_longformer(0, global);
-    t.local_before = max64(window, 1) / 2;
-    t.local_after = max64(window, 1) - 1 - t.local_before;
+    t.local_before = window / 2;
+    t.local_after = window > 0 ? window - 1 - t.local_before : -1;
     t.random = random;
     t.seed = seed;
     return t;

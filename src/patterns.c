@@ -20,7 +20,7 @@ ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global)
 ATTN_API attn_pattern attn_pattern_strided(int64_t stride)
 {
     attn_pattern t = attn_pattern_longformer(0, 0);
-    t.local_before = max64(stride, 1) - 1;
+    t.local_before = stride > 0 ? stride - 1 : -1; /* is refused later */
     t.stride = stride;
     return t;
 }
@@ -37,8 +37,8 @@ ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64
                                            uint64_t seed)
 {
     attn_pattern t = attn_pattern_longformer(0, global);
-    t.local_before = max64(window, 1) / 2;
-    t.local_after = max64(window, 1) - 1 - t.local_before;
+    t.local_before = window / 2;
+    t.local_after = window > 0 ? window - 1 - t.local_before : -1;
     t.random = random;
     t.seed = seed;
     return t;

@@ -95,10 +95,10 @@ static inline attn_status check_cu_seqlens(const char *name, const int32_t *cu, 
     for (b = 0; cu && b < batch; b++)
         if (cu[b + 1] < cu[b])
             return bad_after(why, name, b + 1, cu[b + 1], " is below the entry before it", cu[b]);
-    if (cu && cu[batch] > rows) {
-        put(why, name);
-        return bad_numbers(why, ATTN_ERR_ARG, "[#] (#) exceeds the rows of the tensor (#)",
-                           NUMBERS(batch, cu[batch], rows));
+    if (cu && cu[batch] > rows) { /* of the tensor */
+        bad_entry(why, name, batch, cu[batch], " exceeds seq_len");
+        put_field(why, name + strlen("cu_seqlens"), rows);
+        return ATTN_ERR_ARG;
     }
     return ATTN_OK;
 }

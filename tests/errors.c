@@ -834,11 +834,13 @@ static void check_csr_offsets(void)
            "block_mask.row_offsets[2] (0) is below the entry before it (1)");
 }
 
-/* Offsets are read before columns, of which there are only as many as the last offset says. */
+/* Offsets are read before columns, of which there are only as many as the last offset says, and no
+ * row may have more of them than there are cells. */
 static void check_csr_columns_read(void)
 {
     static const int32_t wrong[][SEQ_Q + 1] = { { 0, INT32_MAX, 3, 3, 3, 3 },
-                                                { 0, 1, 6, 6, 3, 3 } };
+                                                { 0, 1, 6, 6, 3, 3 },
+                                                { 0, 9, 9, 9, 9, 9 } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         attn_params p = right_call(CSR);
         int32_t *columns;

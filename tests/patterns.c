@@ -284,6 +284,15 @@ static void run_even(void)
         CHECK(count[c] > 300 && count[c] < 500, "column %d: %d times", c, count[c]);
 }
 
+static void refused_preset(attn_pattern t, const char *sentence)
+{
+    attn_pattern_info info;
+    char why[200];
+    CHECK(attn_pattern_measure(&t, &info, why, sizeof why) == ATTN_ERR_ARG &&
+              strcmp(why, sentence) == 0,
+          "%s", why);
+}
+
 static void run_errors(void)
 {
     attn_pattern t = attn_pattern_longformer(1, 1);
@@ -316,6 +325,10 @@ static void run_errors(void)
           "%s", why);
     memset(&p, 0, sizeof p);
     CHECK(attn_pattern_use(&t, offsets, columns, &p) == ATTN_ERR_ARG, "used");
+    refused_preset(attn_pattern_strided(0), "local_before (-1) must be at least 0");
+    refused_preset(attn_pattern_strided(INT64_MIN), "local_before (-1) must be at least 0");
+    refused_preset(attn_pattern_bigbird(0, 1, 1, 7), "local_after (-1) must be at least 0");
+    refused_preset(attn_pattern_bigbird(-1, 1, 1, 7), "local_after (-1) must be at least 0");
     t.stride = 0;
     CHECK(attn_pattern_use(&t, NULL, columns, &p) == ATTN_ERR_ARG, "used");
     p.num_heads_q = 2;

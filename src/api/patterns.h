@@ -52,16 +52,16 @@ typedef struct attn_pattern {
  * 2004.05150). */
 ATTN_API attn_pattern attn_pattern_longformer(int64_t each_side, int64_t global);
 
-/* attn_pattern_strided() returns local and strided parts, both of `stride` columns: Sparse
- * Transformer (Child et al. 2019, arXiv 1904.10509). */
+/* attn_pattern_strided() returns local and strided parts, both of `stride` columns, at least 1:
+ * Sparse Transformer (Child et al. 2019, arXiv 1904.10509). */
 ATTN_API attn_pattern attn_pattern_strided(int64_t stride);
 
 /* attn_pattern_random() returns the diagonal and `count` random cells of each row. */
 ATTN_API attn_pattern attn_pattern_random(int64_t count, uint64_t seed);
 
-/* attn_pattern_bigbird() returns a local part of `window` columns in all, global rows and columns,
- * and a random part: BigBird (Zaheer et al. 2020, arXiv 2007.14062), which takes 3, 2 and 3 cells
- * of 64. */
+/* attn_pattern_bigbird() returns a local part of `window` columns in all, at least 1, global rows and
+ * columns, and a random part: BigBird (Zaheer et al. 2020, arXiv 2007.14062), which takes 3, 2 and 3
+ * cells of 64. */
 ATTN_API attn_pattern attn_pattern_bigbird(int64_t window, int64_t global, int64_t random,
                                            uint64_t seed);
 
