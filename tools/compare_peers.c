@@ -26,6 +26,14 @@ static void set_params(attn_params *p, const peer_shape *s)
     p->head_dim = s->dim;
     p->causal = s->causal;
     p->num_workers = 1;
+    if (s->visible)
+        p->bool_mask = (attn_mask){ .data = s->visible,
+                                    .stride_batch = ATTN_STRIDE_BROADCAST,
+                                    .stride_head = ATTN_STRIDE_BROADCAST };
+    if (s->bias)
+        p->bias = (attn_bias){ .data = s->bias,
+                               .stride_batch = ATTN_STRIDE_BROADCAST,
+                               .stride_head = ATTN_STRIDE_BROADCAST };
     p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = s->dtype;
 }
 
@@ -174,6 +182,12 @@ double compare_difference(const float *a, const float *b, size_t n)
             return INFINITY;
     }
     return worst;
+}
+
+void compare_above(unsigned char *to, const float *from, float limit, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = from[i] > limit;
 }
 
 double compare_flops_per_cycle(char *unit, size_t unit_bytes)

@@ -36,6 +36,9 @@ void compare_reading_close(reading *r);
 /* Returns the largest |a - b|, which is infinite where one of them is NaN. */
 double compare_difference(const float *a, const float *b, size_t n);
 
+/* Writes 1 where a number is above the limit, and 0 elsewhere. */
+void compare_above(unsigned char *to, const float *from, float limit, size_t n);
+
 /* Measures the FMA peak of one thread, and names the vector unit. 0 = no clock estimate. */
 double compare_flops_per_cycle(char *unit, size_t unit_bytes);
 

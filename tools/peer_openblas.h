@@ -7,6 +7,8 @@
  * keys: key j <= row i. Storage is an attn_dtype; peer_openblas has f32 only. */
 typedef struct peer_shape {
     int heads_q, heads_kv, rows, seq, dim, causal, dtype;
+    const void *visible; /* [rows][seq] bytes for all heads, 0 = hidden; NULL = all are visible */
+    const float *bias;   /* [rows][seq] for all heads, added to the logits; NULL = none */
 } peer_shape;
 
 /* cblas_sgemm with 32-bit integers, enumerations as int. */

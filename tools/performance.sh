@@ -6,11 +6,11 @@
 # usage: tools/performance.sh [BUILD]      (make performance; BUILD holds bench)
 #
 #   PEERS=FILE      takes the section on peers from FILE (tools/compare_peers --markdown writes it)
-#   BENCH_FLAGS     more options for `bench prefill`, backward, decode, threads: "--iters 5"
+#   BENCH_FLAGS     more options for `bench prefill`, backward, decode, threads, masks: "--iters 5"
 #   RUN             a command that runs a program, e.g. "taskset -c 1"
 #   RUN_THREADS     a command that runs `bench threads`, which needs all CPUs (default RUN)
 #   MEASURED=DIR    measures nothing and takes prefill.csv, prefill.json, kernels.csv, decode.csv,
-#                   threads.csv and backward.csv of DIR
+#                   threads.csv, backward.csv and masks.csv of DIR
 #   PAGES=DIR       writes DIR/CPU.md instead
 #
 # Text between the markers of the notes and of the peers is kept; everything else is written anew.
@@ -39,6 +39,8 @@ measure()
         fail "bench decode failed: nothing written"
     ${RUN:-} "$build/bench" backward --impl tiled ${BENCH_FLAGS:-} --csv "$work/backward.csv" ||
         fail "bench backward failed: nothing written"
+    ${RUN:-} "$build/bench" masks --impl tiled ${BENCH_FLAGS:-} --csv "$work/masks.csv" ||
+        fail "bench masks failed: nothing written"
     ${RUN_THREADS-${RUN:-}} "$build/bench" threads ${BENCH_FLAGS:-} --csv "$work/threads.csv" ||
         fail "bench threads failed: nothing written"
 }
@@ -109,8 +111,7 @@ goals_of_page()
     cat <<END
 ## Goals
 
-A goal is what the library is meant to reach on a machine with AVX-512 and 1 MiB of L2
-(\`tools/goals.txt\`); it is no promise.
+A goal is what the library is meant to reach (\`tools/goals.txt\`); it is no promise.
 END
     cat "$build/goals.md"
 }
@@ -123,7 +124,7 @@ write_page()
     mkdir -p "$build" "$pages" || exit 1
     measured=$(awk -v goals_page="$build/goals.md" -f "$tools/performance.awk" \
         "$tools/goals.txt" "$work/prefill.csv" "$work/kernels.csv" "$work/decode.csv" \
-        "$work/threads.csv" "$work/backward.csv") ||
+        "$work/threads.csv" "$work/backward.csv" "$work/masks.csv") ||
         fail "the tables cannot be made"
     {
         head_of_page "${title:-# Performance: $(text cpu)}" "$others"
@@ -136,5 +137,5 @@ write_page()
 [ -n "${MEASURED:-}" ] || measure
 output=$pages/$(page_of "$(text cpu)").md
 write_page
-echo "wrote $output; goals of prefill, backward, decode, threads:"
+echo "wrote $output; goals of prefill, backward, decode, masks, threads:"
 grep '^Goals: ' "$output"

@@ -160,6 +160,8 @@ static const case_row decode[] = {
     { "decode", "h32/{hkv} d{d} kv{kv}{_dtype}",
       "hq=32 hkv=32,8 d=64,128,256 kv=4096,16384 dtype=f32,f16,bf16",
       "hq=32 hkv=8 d=128 kv=4096 dtype=f32,f16,bf16", NULL },
+    { "decode", "h32/{hkv} d{d} kv{kv}{_dtype}", "hq=32 hkv=8 d=128 kv=512 dtype=f32,f16,bf16", "",
+      NULL },
     { "decode", "mla kv{kv}{_dtype}", "hq=128 hkv=1 d=576 dv=512 kv=4096,16384 dtype=f32,f16,bf16",
       "hq=128 hkv=1 d=576 dv=512 kv=4096 dtype=f32", NULL },
     { 0 },

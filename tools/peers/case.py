@@ -5,7 +5,7 @@ import ctypes
 from . import attn
 from .library import CShape
 from .peer import Wrong
-from .shapes import BACKWARD, Shape, floats, number_of, shape_name
+from .shapes import ARRAYS, BACKWARD, Shape, floats, number_of, shape_name
 from .timing import time_in_turn
 
 # Inputs are standard normal, and outputs are weighted means of them, at most about 4. All
@@ -13,6 +13,7 @@ from .timing import time_in_turn
 # gradients, which are sums over 4096 rows. In f16 and bf16 it is 6e-5 and 5e-4 with 4096 keys,
 # because peers may also round probabilities.
 TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
+SHOWN_ABOVE = -0.43  # of a standard normal number: 2 of 3 pairs of a boolean mask
 BREAK_BY = 50  # tolerances: what --break adds to one number
 
 
@@ -31,9 +32,21 @@ class Case:
         self.k, self.v = (machine.random(self.kv_size, n, kind.storage) for n in (1, 2))
         self.dout = machine.random(self.size, 3, kind.storage) if self.backward else None
         self.result_size = self.size + (2 * self.kv_size if self.backward else 0)
-        self.c_shape = CShape(*kind.shape, self.causal, number_of(kind.storage))
+        self.bias = self.visible = None  # [rows][seq] for all heads
+        if kind.mask in ARRAYS:
+            self.set_pairs(kind.mask, kind.shape.rows * kind.shape.seq)
+        self.c_shape = CShape(*kind.shape, self.causal, number_of(kind.storage),
+                              *(x and ctypes.addressof(x) for x in (self.visible, self.bias)))
         self.f32 = kind.storage == "f32"
         self.opened = []
+
+    def set_pairs(self, mask, n):
+        numbers = self.machine.random(n, 4)
+        if mask == "bias":
+            self.bias = numbers
+        else:
+            self.visible = (ctypes.c_ubyte * n)()
+            self.machine.lib.compare_above(self.visible, numbers, SHOWN_ABOVE, n)
 
     def views(self):
         """The shape by how it is told; a decoding one also with the heads of a group as rows."""

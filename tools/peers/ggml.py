@@ -4,7 +4,7 @@ import ctypes
 
 from .library import POINTER, TEXT, CShape, declare, load_beside
 from .peer import GEMM_SIZE, Variant, Wrong, must_work
-from .shapes import floats
+from .shapes import ARRAYS, floats
 
 FUNCTIONS = (("peer_ggml_open", POINTER, [POINTER, ctypes.c_int] + [POINTER] * 3),
              ("peer_ggml_product", POINTER, [ctypes.c_int, POINTER, POINTER]),
@@ -35,8 +35,8 @@ class Ggml:
         return must_work(self.lib.peer_ggml_run, handle)
 
     def variants(self, case):
-        """ggml has no gradients of attention."""
-        if case.backward:
+        """ggml has no gradients of attention, and takes masks as f16 numbers only."""
+        if case.backward or case.mask in ARRAYS:
             return []
         return [self.variant(case, way + how, flash, view)
                 for way, flash in self.WAYS for how, view in case.views()]

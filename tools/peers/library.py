@@ -8,7 +8,8 @@ from .shapes import Shape
 
 
 class CShape(ctypes.Structure):
-    _fields_ = [(f, ctypes.c_int) for f in Shape._fields + ("causal", "dtype")]
+    _fields_ = [(f, ctypes.c_int) for f in Shape._fields + ("causal", "dtype")] + [
+        (f, ctypes.c_void_p) for f in ("visible", "bias")]
 
 
 SGEMM = ctypes.CFUNCTYPE(
@@ -21,6 +22,7 @@ FUNCTIONS = (
     ("clock_seconds", DOUBLE, []), ("clock_hertz", DOUBLE, []),
     ("compare_flops_per_cycle", DOUBLE, [TEXT, ctypes.c_size_t]),
     ("compare_machine", None, [TEXT, ctypes.c_size_t]),
+    ("compare_above", None, [POINTER, POINTER, ctypes.c_float, ctypes.c_size_t]),
     ("compare_difference", DOUBLE, [POINTER, POINTER, ctypes.c_size_t]),
     ("compare_reading_open", POINTER, [POINTER, POINTER, ctypes.c_size_t]),
     ("reading_run", ctypes.c_int, [POINTER]), ("compare_reading_close", None, [POINTER]),

@@ -4,7 +4,7 @@ import ctypes
 
 from .library import FOUR, POINTER, TEXT, CShape, declare, load_beside
 from .peer import GEMM_SIZE, PeerMissing, Variant, Wrong, must_work
-from .shapes import STORAGE, Shape, floats
+from .shapes import ARRAYS, STORAGE, Shape, floats
 
 WHY = [TEXT, ctypes.c_size_t]
 FUNCTIONS = (("peer_onednn_open", POINTER, [POINTER] + FOUR + WHY),
@@ -51,7 +51,8 @@ class OneDnn:
     def variants(self, case):
         """Of gradients oneDNN has parts only, which no partition holds together. Version 3.7 fuses
         no heads that share keys: prefill also has them expanded."""
-        ways = [] if case.backward else [(how, view, case.k, case.v) for how, view in case.views()]
+        left_out = case.backward or case.mask in ARRAYS
+        ways = [] if left_out else [(how, view, case.k, case.v) for how, view in case.views()]
         hq, hkv, rows, seq, dim = case.shape
         if ways and hq != hkv and not case.decode:
             ways.append((", K and V expanded", Shape(hq, hq, rows, seq, dim),

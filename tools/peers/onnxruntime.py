@@ -66,7 +66,7 @@ class OnnxRuntime:
         offers = [(self.attention, how, view) for how, view in case.views()]
         if case.decode:
             offers += [(self.multi_head, *case.views()[-1]), (self.cached, "", case.shape)]
-        else:
+        elif not case.visible:  # its bias is of numbers
             offers += [(self.multi_head, "", case.shape)]
         if case.causal:
             offers += [(self.grouped, "", case.shape)]
@@ -92,10 +92,18 @@ class OnnxRuntime:
     def tokens_first(self, x):
         return self.numpy.ascontiguousarray(x.transpose(1, 0, 2)).reshape(1, x.shape[1], -1)
 
+    def pairs(self, case, name):
+        """Of a mask by pairs, as a named input."""
+        shape = case.shape.rows, case.shape.seq
+        if case.visible:
+            return {name: self.numpy.frombuffer(case.visible, self.numpy.bool_).reshape(shape)}
+        return {name: self.array(case.bias, *shape)} if case.bias else {}
+
     def attention(self, case, view):
-        node = self.onnx.helper.make_node("Attention", ["q", "k", "v"], ["o"],
+        pairs = self.pairs(case, "pairs")
+        node = self.onnx.helper.make_node("Attention", ["q", "k", "v", *pairs], ["o"],
                                           is_causal=int(case.causal))
-        inputs = {n: x[None] for n, x in zip("qkv", self.heads(case, view))}
+        inputs = dict({n: x[None] for n, x in zip("qkv", self.heads(case, view))}, **pairs)
         return "Attention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
 
     def multi_head(self, case, view):
@@ -104,8 +112,10 @@ class OnnxRuntime:
         k, v = (self.numpy.repeat(x, view.heads_q // view.heads_kv, 0) for x in (k, v))
         k, v = (x[None] if case.decode else self.tokens_first(x) for x in (k, v))
         inputs = {"q": self.tokens_first(q), "k": k, "v": v}
+        inputs.update((n, x[None, None]) for n, x in self.pairs(case, "pairs").items())
         node = self.onnx.helper.make_node(
-            "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft",
+            "MultiHeadAttention", [*"qkv", *([""] * 2 + ["pairs"] if case.bias else [])], ["o"],
+            domain="com.microsoft",
             num_heads=view.heads_q, unidirectional=int(case.causal))
         return "MultiHeadAttention", node, inputs, {"o": self.numpy.zeros_like(inputs["q"])}
 

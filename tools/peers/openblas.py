@@ -5,7 +5,7 @@ import ctypes.util
 
 from .library import SGEMM
 from .peer import GEMM_SIZE, PeerMissing, Variant, Wrong, must_work
-from .shapes import floats
+from .shapes import ARRAYS, floats
 
 
 class OpenBlas:
@@ -41,7 +41,7 @@ class OpenBlas:
     def variants(self, case):
         hq, hkv, count, _, _ = case.shape
         most = count if case.causal else count * (hq // hkv)  # heads that share keys stack up
-        sizes = [] if case.backward else self.DECODE_ROWS if case.decode else self.ROWS
+        sizes = [] if case.backward or case.mask in ARRAYS else self.DECODE_ROWS if case.decode else self.ROWS
         return [self.variant(case, rows) for rows in sizes if rows < most and case.f32]
 
     def variant(self, case, rows):

@@ -8,15 +8,18 @@ Shape = collections.namedtuple("Shape", "heads_q heads_kv rows seq dim")
 LENGTHS = [Shape(8, 8, s, s, 64) for s in (64, 128, 256, 512, 1024, 2048, 4096)]
 OTHERS = [Shape(hq, hkv, s, s, d) for hq, hkv, s, d in (
     (4, 4, 2048, 128), (2, 2, 4096, 128), (2, 2, 2048, 256), (32, 8, 512, 128))]
-PREFILLS = LENGTHS + OTHERS
+SHORT = [Shape(h, h, s, s, 64) for h, s in ((1, 64), (12, 128), (16, 197), (12, 384))]
+PREFILLS = LENGTHS + OTHERS + SHORT
+WITH_ARRAYS = [Shape(8, 8, 1024, 1024, 64), Shape(4, 4, 2048, 2048, 128)]
 GRADIENTS = [s for s in LENGTHS if s.seq in (512, 1024)] + OTHERS
-DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 1024, 4096, 16384)]
+DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 512, 1024, 4096, 16384)]
 STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
 
 MASKS = ("full", "causal")
+ARRAYS = ("boolean", "bias")  # a byte or a number for each pair of a row and a key
 BACKWARD = ("full backward", "causal backward")
 
-# mask: of MASKS or BACKWARD, or "decode"; storage: of STORAGE
+# mask: of MASKS, ARRAYS or BACKWARD, or "decode"; storage: of STORAGE
 Kind = collections.namedtuple("Kind", "shape mask storage")
 
 
@@ -40,6 +43,7 @@ def floats(n):
 
 def chosen_cases(only):
     kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
+    kinds += [Kind(s, mask, "f32") for mask in ARRAYS for s in WITH_ARRAYS]
     kinds += [Kind(s, mask, "f32") for mask in BACKWARD for s in GRADIENTS]
     kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
     found = [k for k in kinds if not only or any(text in kind_name(k) for text in only)]

@@ -3,7 +3,7 @@
 import csv
 
 from .peer import GEMM_SIZE
-from .shapes import BACKWARD, MASKS
+from .shapes import ARRAYS, BACKWARD, MASKS
 
 LEGEND = ("A cell of attn: time of a call, share of the FMA peak. A peer's cell: share of the peak "
           "/ its time over attn's (its fastest variant); slower: attn is the slower one.")
@@ -85,7 +85,7 @@ def differences(record):
 
 def tables_of(results, names):
     """(what its numbers mean, rows) of each table that has rows."""
-    tables = [("Prefill, f32. " + LEGEND, main_table(results, names, MASKS)),
+    tables = [("Prefill, f32. " + LEGEND, main_table(results, names, MASKS + ARRAYS)),
               ("Gradients dq, dk, dv, f32; the backward pass alone, after a forward pass. FLOPs "
                "are those of five products for each visible pair. " + LEGEND,
                main_table(results, names, BACKWARD)),
@@ -115,6 +115,7 @@ def write_csv(path, record, results, titles):
             for name in [n for n in titles if n in r["ms"]]:
                 out.writerow(
                     ["peers", r["shape"], name, titles[name], r["variant"][name], r["storage"],
+                     r["mask"] if r["mask"] in ARRAYS else
                      "causal" if r["mask"].startswith("causal") else "full",
                      "backward" if r["mask"] in BACKWARD else "forward", 1,
                      *r["sizes"].values(), 1, record["rounds"],

@@ -24,6 +24,14 @@ class Torch:
         types = {"f32": self.torch.float32, "f16": self.torch.float16, "bf16": self.torch.bfloat16}
         return self.torch.frombuffer(data, dtype=types[storage]).reshape(shape)
 
+    def pairs(self, case):
+        """What sdpa takes as attn_mask."""
+        data = case.visible or case.bias
+        if not data:
+            return None
+        of = self.torch.bool if case.visible else self.torch.float32
+        return self.torch.frombuffer(data, dtype=of).reshape(case.shape.rows, case.shape.seq)
+
     def gemm(self, a, b):
         n = GEMM_SIZE
         x, y, out = self.tensor(a, n, n), self.tensor(b, n, n), self.torch.empty(n, n)
@@ -79,11 +87,12 @@ class Torch:
     def variant(self, case, name, backend, q, k, v, gqa):
         from torch.nn.attention import sdpa_kernel
         sdpa = self.torch.nn.functional.scaled_dot_product_attention
-        last = []
+        last, pairs = [], self.pairs(case)
 
         def call():
             with self.torch.inference_mode():
-                last[:] = [sdpa(q, k, v, is_causal=bool(case.causal), enable_gqa=gqa)]
+                last[:] = [sdpa(q, k, v, attn_mask=pairs, is_causal=bool(case.causal),
+                                enable_gqa=gqa)]
 
         def run_backend():
             with sdpa_kernel(backend):
