@@ -457,9 +457,8 @@ typedef struct attn_lanes {
     int begin, end;
 } attn_lanes;
 
-/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
- * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
- * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
+ * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -521,8 +520,7 @@ typedef struct attn_product {
     int64_t dim;           /* head_dim, or head_dim_v */
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
-    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
-    attn_ahead *ahead;      /* NULL = nothing */
+    attn_ahead *ahead; /* NULL = nothing */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -628,7 +626,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
     /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
     X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
-    /* The exponentials of a block without a product beside them. */                               \
+    /* What attn_exp says. */                                                                      \
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \
@@ -2277,8 +2275,6 @@ KERNEL void qk_body(int hw, const attn_product *p)
                        .n = p->dim,
                        .factor = p->factor };
     ask_ahead(p->ahead);
-    if (p->beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, p->beside);
     memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c); /* for the other lanes */
     all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
 }
@@ -2979,7 +2975,7 @@ static const struct tuning_value {
     int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
     { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
-    { TUNING(item_rows), 96, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_rows), 128, 1, 4096, FROM_LEAST_TO_MOST, 0 },
     { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },
@@ -4561,8 +4557,9 @@ static void plan_slot(const problem *pr, plan *pl)
 }
 
 /* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
- * 96 rows (item_rows) keep K and V in L2: tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it,
- * and wider ones nothing. A copy is worth ITEM_TILES of them. */
+ * 128 rows (item_rows) let K and V rest in L2. Tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by
+ * it; two of 64 rows (AVX-512) 4 to 6 % where K and V are beyond 2 MiB of L2 and L3 is far (Intel
+ * family 6 model 167), and nothing elsewhere. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -5873,10 +5870,9 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
 
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
  * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
- * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
- * not see masked pairs. */
+ * keys. The callback comes after the masks, because it need not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
-                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                        attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
@@ -5887,7 +5883,6 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .n = n,
                              .dim = p->head_dim,
                              .factor = t->pr->factor,
-                             .beside = beside,
                              .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
         lanes.begin = 0;
@@ -5914,7 +5909,7 @@ static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
 {
     const attn_lanes all = { 0, t->pl->rows };
     open_keys(t, j0, n);
-    tile_logits(t, s, j0, n, class, stage, all, NULL, NULL);
+    tile_logits(t, s, j0, n, class, stage, all, NULL);
 }
 
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
@@ -6233,14 +6228,13 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* end_of_step gives the block behind the step that begins with block `first`; the logits of a step
- * are computed together. With few lanes a step is all whole blocks that follow with the same lanes,
- * so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind the step that begins with block `first`. The logits of a step are
+ * computed together: all whole blocks that follow with the same lanes, so that the kernel may read K
+ * in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int more = are_few(t->pl->kernels, lanes) && is_whole(t, first);
-    const int most = more ? t->block_count : first + 1;
+    const int most = is_whole(t, first) ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
            t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
@@ -6283,32 +6277,21 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* enter_block takes block i, whose logits are computed, into the running maximum and sum. The block
- * of *ready is done, so *ready becomes block i, whose exponentials come next. */
-static void enter_block(tile *t, int i, attn_exp *ready)
+/* enter_block takes block i, whose logits are computed, into the running maximum and sum. */
+static void enter_block(tile *t, int i)
 {
-    *ready = decide_block(t, i, t->state, state_l(t, t->state));
-    if (is_dead(t->dead)) {
-        t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
-        ready->n = 0;
-    }
-}
-
-/* finish_ready computes the exponentials that *ready is about, if any. */
-static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
-{
-    if (ready->n)
-        kernels->exp_block(ready);
-    ready->n = 0;
+    const attn_kernels *kernels = t->pl->kernels;
+    const attn_exp e = decide_block(t, i, t->state, state_l(t, t->state));
+    if (is_dead(t->dead))
+        kernels->exp_sum(e.s, e.n, t->dead, e.m, e.l);
+    else
+        kernels->exp_block(&e);
 }
 
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
- * tile that begins at key j0. The exponentials of the last block of a step run beside the logits of
- * the next step. */
+ * tile that begins at key j0. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
@@ -6316,14 +6299,10 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     while (take_step(t, &st)) {
         ahead->lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
-        ready.n = 0;
-        for (i = st.first; i < st.next; i++) {
-            finish_ready(kernels, &ready);
-            enter_block(t, i, &ready);
-        }
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ahead);
+        for (i = st.first; i < st.next; i++)
+            enter_block(t, i);
     }
-    finish_ready(kernels, &ready);
 }
 
 /* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes
@@ -6635,7 +6614,7 @@ static void score_cut(tile *t, const cut *at)
     *at->count = t->block_count;
     while (take_step(t, &st)) {
         tile_logits(t, t->s_tile + st.begin * rows, at->from + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL, NULL);
+                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL);
         for (i = st.first; i < st.next; i++) {
             const int begin = block_begin(t, i);
             float *high = at->high + i * rows;

@@ -297,9 +297,8 @@ typedef struct attn_lanes {
     int begin, end;
 } attn_lanes;
 
-/* Exponentials of an earlier block that qk computes beside its products: alone they would keep the
- * multipliers idle. s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does with
- * dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
+ * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -361,8 +360,7 @@ typedef struct attn_product {
     int64_t dim;           /* head_dim, or head_dim_v */
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
-    const attn_exp *beside; /* Q K^T: what to compute beside it; NULL = nothing */
-    attn_ahead *ahead;      /* NULL = nothing */
+    attn_ahead *ahead; /* NULL = nothing */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -468,7 +466,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
     /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
     X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
-    /* The exponentials of a block without a product beside them. */                               \
+    /* What attn_exp says. */                                                                      \
     X(void, exp_block, (const attn_exp *e), (e))                                                   \
     /* Whether n numbers are all finite. */                                                        \
     X(int, finite, (const float *x, int64_t n), (x, n))                                            \

@@ -40,7 +40,6 @@ static const int phase_of[SPY_KERNELS] = { [SPY_qk] = QK,
                                            [SPY_outer_select] = PV };
 
 static struct {
-    attn_product alone;
     uint64_t begin, ticks[PHASES];
     int64_t calls;
 } counter;
@@ -56,19 +55,8 @@ static void end_kernel(int kernel, void *first)
     counter.calls++;
 }
 
-/* What would be computed beside a product comes before it. */
 static void *begin_kernel(int kernel, void *first)
 {
-    if (phase_of[kernel] == QK) {
-        counter.alone = *(attn_product *)first;
-        first = &counter.alone;
-        if (counter.alone.beside) {
-            counter.begin = clock_ticks();
-            spy.set->exp_block(counter.alone.beside);
-            end_kernel(SPY_exp_block, NULL);
-            counter.alone.beside = NULL;
-        }
-    }
     if (phase_of[kernel] != REST)
         counter.begin = clock_ticks();
     return first;
@@ -189,9 +177,7 @@ void phases_report(const bench_result *results, int n)
         say_row(&results[i]);
     }
     if (said)
-        say("sum/min: of the fastest timed call; exponentials that it computes beside Q K^T are "
-            "alone here,\n  so that this may be above 100 %%; merge has the last division; rest: "
-            "packing, widening, deciding;\n  clock: what reading the clock took, within the "
-            "phases; of gradients Q K^T is S and dP, softmax p and\n  dS, P V what adds to dQ, dK "
-            "and dV\n");
+        say("sum/min: of the fastest timed call; merge has the last division; rest: packing, "
+            "widening, deciding;\n  clock: what reading the clock took, within the phases; of "
+            "gradients Q K^T is S and dP, softmax p and\n  dS, P V what adds to dQ, dK and dV\n");
 }

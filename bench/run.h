@@ -114,9 +114,7 @@ void stop_step(const bench_context *x);
  * A call of its own by a copy of the kernel table whose functions count ticks, on one thread, apart
  * from the timed calls. Of gradients the phases are those whose tensors they have: S and dP count
  * as Q K^T, p and dS as softmax, what adds to dQ, dK and dV as P V, and the rows of dQ as they are
- * stored as merge. Where Q K^T computes the exponentials of an earlier block beside its products,
- * the copy computes them before, alone: the phases are apart then, the bits the same, and the sum
- * is more than the call takes. */
+ * stored as merge. */
 
 /* A call and what it writes. */
 typedef struct phase_call {

@@ -266,8 +266,6 @@ KERNEL void qk_body(int hw, const attn_product *p)
                        .n = p->dim,
                        .factor = p->factor };
     ask_ahead(p->ahead);
-    if (p->beside) /* only vector kernels gain from doing both at once */
-        exp_block_body(hw, p->beside);
     memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c); /* for the other lanes */
     all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
 }

@@ -185,10 +185,9 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
 
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
  * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
- * keys. The kernel qk says what `beside` is. The callback comes after the masks, because it need
- * not see masked pairs. */
+ * keys. The callback comes after the masks, because it need not see masked pairs. */
 static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int stage,
-                        attn_lanes lanes, const attn_exp *beside, attn_ahead *ahead)
+                        attn_lanes lanes, attn_ahead *ahead)
 {
     const attn_params *p = &t->pr->p;
     const attn_kernels *kernels = t->pl->kernels;
@@ -199,7 +198,6 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
                              .n = n,
                              .dim = p->head_dim,
                              .factor = t->pr->factor,
-                             .beside = beside,
                              .ahead = ahead };
     if (stage < ATTN_LOGITS_BIAS || t->pl->modified) { /* They need numbers in every lane. */
         lanes.begin = 0;
@@ -226,7 +224,7 @@ static void open_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
 {
     const attn_lanes all = { 0, t->pl->rows };
     open_keys(t, j0, n);
-    tile_logits(t, s, j0, n, class, stage, all, NULL, NULL);
+    tile_logits(t, s, j0, n, class, stage, all, NULL);
 }
 
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)

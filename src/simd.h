@@ -112,11 +112,6 @@
         return (words_##isa){ xor_3(a.even, b.even, c.even), xor_3(a.odd, b.odd, c.odd) };         \
     }
 
-/* What a product has beside it: nothing, or exponentials with or without special cases. */
-#define EXP_NONE 0
-#define EXP_SAFE 1
-#define EXP_CALM 2
-
 /* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
 #define DEAD_B 1
 #define DEAD_X 2
@@ -127,7 +122,6 @@ typedef struct simd_way {
     int fresh;  /* c starts at +0 */
     int scaled; /* c ends, and is multiplied by the factor */
     int select; /* 0 or what may be dead */
-    int mode;   /* EXP_NONE, ... */
 } simd_way;
 
 /* c[i][lane] = fma(x[i*xi + t*xt], b[t][lane], c[i][lane]) for t = 0..n-1 and i = 0..count-1. For
@@ -140,7 +134,6 @@ typedef struct simd_chains {
     const float *b;
     int64_t n;
     float factor;
-    const attn_exp *beside;
     attn_ahead *ahead;
 } simd_chains;
 
@@ -241,21 +234,7 @@ INLINE vf isa(origin)(vf m)
     return from;
 }
 
-/* ---- exponentials beside a product */
-
-/* One key of attn_exp. l stays in memory: the accumulators of the product fill the registers. */
-INLINE void isa(exp_key)(int calm, float *s, const float *m, float *l)
-{
-    EACH(v, NV) {
-        vf from = v_load(m + v * VL), p;
-        if (!calm)
-            from = isa(origin)(from);
-        p = v_sub(v_load(s + v * VL), from);
-        p = calm ? isa(exp2_calm)(p) : isa(exp2)(p);
-        v_store(l + v * VL, v_add(v_load(l + v * VL), p));
-        v_store(s + v * VL, p);
-    }
-}
+/* ---- exponentials of a block */
 
 /* Vectors that hold the lanes; the first of them at *at. */
 INLINE int isa(width)(attn_lanes lanes, int *at)
@@ -264,7 +243,7 @@ INLINE int isa(width)(attn_lanes lanes, int *at)
     return (lanes.end - *at + VL - 1) / VL;
 }
 
-/* Keys from `from` on, alone. */
+/* Keys from `from` on. */
 INLINE void isa(exp_keys)(int calm, const attn_exp *e, int from)
 {
     int begin, v, j;
@@ -284,12 +263,13 @@ INLINE void isa(exp_keys)(int calm, const attn_exp *e, int from)
     }
 }
 
-static void isa(exp_many)(const attn_exp *e)
+/* The same, calm or not. */
+INLINE void isa(exp_many)(const attn_exp *e, int from)
 {
     if (e->calm)
-        isa(exp_keys)(1, e, 0);
+        isa(exp_keys)(1, e, from);
     else
-        isa(exp_keys)(0, e, 0);
+        isa(exp_keys)(0, e, from);
 }
 
 /* A product asks for what it is told to ahead in `parts` goes: short ones, a burst of 16 lines
@@ -356,41 +336,28 @@ INLINE void isa(step)(simd_way w, int count, vf (*acc)[NV], const float *x, ptrd
     }
 }
 
-/* `count` chains, a constant, from `first` on. Unless EXP_NONE, key first + g of z->beside follows
- * after each part g of the loop. */
+/* `count` chains, a constant, from `first` on. */
 INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t first)
 {
-    const attn_exp *e = w.mode == EXP_NONE ? NULL : z->beside;
-    const int parts = w.mode == EXP_NONE ? 1 : count;
-    const int keys = w.mode == EXP_NONE ? 0 : e->n - (int)first;
-    float *s = w.mode == EXP_NONE ? NULL : e->s + first * ROWS; /* not read again in the loop */
-    float *l = w.mode == EXP_NONE ? NULL : e->l;
-    const float *m = w.mode == EXP_NONE ? NULL : e->m;
     float *c = z->c + first * ROWS;
     const float *x = z->x + first * z->xi, *b = z->b;
     const ptrdiff_t xi = z->xi, xt = z->xt;
     const int64_t n = z->n;
     vf acc[MAX_CHAINS][NV];
-    int64_t t = 0;
-    int g;
+    int64_t t;
     EACH(i, count)
         EACH(v, w.width)
             acc[i][v] = w.fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
-    for (g = 0; g < parts; g++) {
-        const int64_t end = n * (g + 1) / parts;
-        TWICE
-        for (; t < end; t++, x += xt, b += ROWS)
-            isa(step)(w, count, acc, x, xi, b);
-        if (g < keys)
-            isa(exp_key)(w.mode == EXP_CALM, s + g * ROWS, m, l);
-    }
+    TWICE
+    for (t = 0; t < n; t++, x += xt, b += ROWS)
+        isa(step)(w, count, acc, x, xi, b);
     EACH(i, count)
         EACH(v, w.width)
             v_store(c + i * ROWS + v * VL,
                     w.scaled ? v_mul(acc[i][v], v_set1(z->factor)) : acc[i][v]);
 }
 
-/* All of them; z->beside, unless EXP_NONE, is done when it returns. */
+/* All of them. */
 INLINE void isa(all_chains)(simd_way w, const simd_chains *z)
 {
     int64_t i;
@@ -399,9 +366,6 @@ INLINE void isa(all_chains)(simd_way w, const simd_chains *z)
         isa(ask)(z->ahead);
         isa(chains)(w, CHAINS(w), z, i);
     }
-    if (w.mode != EXP_NONE)
-        isa(exp_keys)(w.mode == EXP_CALM, z->beside, (int)i);
-    w.mode = EXP_NONE;
     for (; i + 2 <= z->count; i += 2)
         isa(chains)(w, 2, z, i);
     if (i < z->count)
@@ -421,37 +385,21 @@ INLINE void isa(clear_others)(float *s, int n, int at, int width)
     }
 }
 
-/* `width` vectors of lanes; z->beside: NULL where there are fewer than NV. */
-INLINE void isa(qk_wide)(int width, const simd_chains *z)
-{
-    if (width < NV || !z->beside)
-        isa(all_chains)((simd_way){ .width = width, .fresh = 1, .scaled = 1 }, z);
-    else if (z->beside->calm)
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_CALM }, z);
-    else
-        isa(all_chains)((simd_way){ .width = NV, .fresh = 1, .scaled = 1, .mode = EXP_SAFE }, z);
-}
-
-#define QK_WIDE(w) isa(qk_wide)(w, &z)
+#define QK_WIDE(w) isa(all_chains)((simd_way){ .width = (w), .fresh = 1, .scaled = 1 }, &z)
 
 static void isa(qk_many)(const attn_product *p)
 {
-    int at, beside_at;
+    int at;
     const int width = isa(width)(p->lanes, &at);
-    simd_chains z = { .c = p->to + at,
-                      .count = p->n,
-                      .x = p->kv,
-                      .xi = p->stride,
-                      .xt = 1,
-                      .b = p->by + at,
-                      .n = p->dim,
-                      .factor = p->factor,
-                      .beside = p->beside,
-                      .ahead = p->ahead };
-    if (z.beside && (width < NV || isa(width)(z.beside->lanes, &beside_at) < NV)) {
-        isa(exp_many)(z.beside);
-        z.beside = NULL;
-    }
+    const simd_chains z = { .c = p->to + at,
+                            .count = p->n,
+                            .x = p->kv,
+                            .xi = p->stride,
+                            .xt = 1,
+                            .b = p->by + at,
+                            .n = p->dim,
+                            .factor = p->factor,
+                            .ahead = p->ahead };
     if (width < NV)
         isa(clear_others)(p->to, p->n, at, width);
     BY_WIDTH(width, QK_WIDE);
@@ -748,10 +696,8 @@ static void isa(exp_block)(const attn_exp *e)
     const int n = e->calm && isa(rows_of)(e->lanes) ? e->n / QUARTERS * QUARTERS : 0;
     if (n > 0)
         isa(exp_quarters)(e, n);
-    if (n < e->n && e->calm)
-        isa(exp_keys)(1, e, n);
-    else if (n < e->n)
-        isa(exp_keys)(0, e, n);
+    if (n < e->n)
+        isa(exp_many)(e, n);
 }
 
 static void isa(qk)(const attn_product *p)
@@ -775,15 +721,11 @@ static void isa(qk)(const attn_product *p)
                                 .factor = p->factor };
         isa(all_chains)((simd_way){ .width = NV, .scaled = 1 }, &z);
     }
-    if (p->beside && isa(rows_of)(p->lanes))
-        isa(exp_block)(p->beside);
     if (keys < p->n) {
         attn_product rest = *p;
         rest.to += keys * ROWS;
         rest.kv += keys * p->stride;
         rest.n -= keys;
-        if (isa(rows_of)(p->lanes))
-            rest.beside = NULL;
         isa(qk_many)(&rest);
     }
 }
@@ -833,8 +775,6 @@ static void isa(qk_runs)(const attn_product *p)
             isa(qk_blocks)(&k, s, isa(take_rows)(&place, runs, count), count);
         }
     }
-    if (p->beside)
-        isa(exp_block)(p->beside);
 }
 
 /* Columns 0, 4, 8, 12 of lanes at..at+3. */
@@ -988,7 +928,7 @@ static void isa(pv_runs)(const attn_product *p)
 #else
 static void isa(exp_block)(const attn_exp *e)
 {
-    isa(exp_many)(e);
+    isa(exp_many)(e, 0);
 }
 
 static void isa(qk)(const attn_product *p)

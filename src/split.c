@@ -99,7 +99,7 @@ static void score_cut(tile *t, const cut *at)
     *at->count = t->block_count;
     while (take_step(t, &st)) {
         tile_logits(t, t->s_tile + st.begin * rows, at->from + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL, NULL);
+                    ATTN_LOGITS_SOFTMAX, st.lanes, NULL);
         for (i = st.first; i < st.next; i++) {
             const int begin = block_begin(t, i);
             float *high = at->high + i * rows;

@@ -46,14 +46,13 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* end_of_step gives the block behind the step that begins with block `first`; the logits of a step
- * are computed together. With few lanes a step is all whole blocks that follow with the same lanes,
- * so that the kernel may read K in its own order. */
+/* end_of_step gives the block behind the step that begins with block `first`. The logits of a step are
+ * computed together: all whole blocks that follow with the same lanes, so that the kernel may read K
+ * in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int more = are_few(t->pl->kernels, lanes) && is_whole(t, first);
-    const int most = more ? t->block_count : first + 1;
+    const int most = is_whole(t, first) ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
            t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
@@ -96,32 +95,21 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
-/* enter_block takes block i, whose logits are computed, into the running maximum and sum. The block
- * of *ready is done, so *ready becomes block i, whose exponentials come next. */
-static void enter_block(tile *t, int i, attn_exp *ready)
+/* enter_block takes block i, whose logits are computed, into the running maximum and sum. */
+static void enter_block(tile *t, int i)
 {
-    *ready = decide_block(t, i, t->state, state_l(t, t->state));
-    if (is_dead(t->dead)) {
-        t->pl->kernels->exp_sum(ready->s, ready->n, t->dead, ready->m, ready->l);
-        ready->n = 0;
-    }
-}
-
-/* finish_ready computes the exponentials that *ready is about, if any. */
-static void finish_ready(const attn_kernels *kernels, attn_exp *ready)
-{
-    if (ready->n)
-        kernels->exp_block(ready);
-    ready->n = 0;
+    const attn_kernels *kernels = t->pl->kernels;
+    const attn_exp e = decide_block(t, i, t->state, state_l(t, t->state));
+    if (is_dead(t->dead))
+        kernels->exp_sum(e.s, e.n, t->dead, e.m, e.l);
+    else
+        kernels->exp_block(&e);
 }
 
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
- * tile that begins at key j0. The exponentials of the last block of a step run beside the logits of
- * the next step. */
+ * tile that begins at key j0. */
 static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
 {
-    const attn_kernels *kernels = t->pl->kernels;
-    attn_exp ready = { NULL, 0, NULL, NULL, { 0, 0 }, 0 };
     const int64_t lines = ahead->lines;
     const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
@@ -129,14 +117,10 @@ static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
     while (take_step(t, &st)) {
         ahead->lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, ready.n ? &ready : NULL, ahead);
-        ready.n = 0;
-        for (i = st.first; i < st.next; i++) {
-            finish_ready(kernels, &ready);
-            enter_block(t, i, &ready);
-        }
+                    ATTN_LOGITS_SOFTMAX, st.lanes, ahead);
+        for (i = st.first; i < st.next; i++)
+            enter_block(t, i);
     }
-    finish_ready(kernels, &ready);
 }
 
 /* add_values adds the probabilities of a tile times V, block by block. Blocks with one set of lanes

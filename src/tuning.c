@@ -18,7 +18,7 @@ static const struct tuning_value {
     int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
     { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
-    { TUNING(item_rows), 96, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_rows), 128, 1, 4096, FROM_LEAST_TO_MOST, 0 },
     { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },

@@ -164,24 +164,22 @@ static void run_pack(const attn_kernels *f, tile *t)
     f->pack(t->array[QT], t->q, t->dim);
 }
 
-static void block_qk(const attn_kernels *f, tile *t, int b, const attn_exp *beside)
+static void blocks_qk(const attn_kernels *f, tile *t, int begin, int end)
 {
-    const attn_product p = { .to = block(t, S, b),
+    const attn_product p = { .to = block(t, S, begin),
                              .by = t->array[QT],
-                             .kv = t->k + b * ATTN_BLOCK * t->dim,
+                             .kv = t->k + begin * ATTN_BLOCK * t->dim,
                              .stride = (ptrdiff_t)t->dim,
-                             .n = ATTN_BLOCK,
+                             .n = (end - begin) * ATTN_BLOCK,
                              .dim = t->dim,
                              .factor = 0.125f,
-                             .lanes = t->lanes,
-                             .beside = beside };
+                             .lanes = t->lanes };
     f->qk(&p);
 }
 
 static void run_qk(const attn_kernels *f, tile *t)
 {
-    for (int b = 0; b < BLOCKS; b++)
-        block_qk(f, t, b, NULL);
+    blocks_qk(f, t, 0, BLOCKS);
 }
 
 /* The exponentials of block b, in all lanes. */
@@ -194,24 +192,6 @@ static attn_exp block_exp(const tile *t, int logits, int b, int maximum, int cal
     e.lanes.end = t->rows;
     e.calm = calm;
     return e;
-}
-
-static void qk_beside(const attn_kernels *f, tile *t, int logits, int maximum, int calm)
-{
-    for (int b = 0; b < BLOCKS; b++) {
-        const attn_exp beside = block_exp(t, logits, b, maximum, calm);
-        block_qk(f, t, b, &beside);
-    }
-}
-
-static void run_qk_exp(const attn_kernels *f, tile *t)
-{
-    qk_beside(f, t, E, M, 0);
-}
-
-static void run_qk_exp_calm(const attn_kernels *f, tile *t)
-{
-    qk_beside(f, t, CALM, TOP, 1);
 }
 
 static void run_exp_block(const attn_kernels *f, tile *t)
@@ -412,16 +392,16 @@ static void run_narrow_bf16(const attn_kernels *f, tile *t)
     narrow(f->narrow_bf16, t);
 }
 
-/* Logits and maxima of all blocks, the exponentials of each beside the logits of the next. */
+/* Logits of all blocks at once, then their maxima and exponentials one by one. */
 static void tile_blocks(const attn_kernels *f, tile *t)
 {
-    attn_exp ready = block_exp(t, S, 0, M, 0);
+    blocks_qk(f, t, 0, BLOCKS);
     for (int b = 0; b < BLOCKS; b++) {
-        block_qk(f, t, b, b > 0 ? &ready : NULL);
+        attn_exp e;
         block_max(f, t, b);
-        ready = block_exp(t, S, b, M, t->found[b] & ATTN_IS_CALM);
+        e = block_exp(t, S, b, M, t->found[b] & ATTN_IS_CALM);
+        f->exp_block(&e);
     }
-    f->exp_block(&ready);
 }
 
 /* Blocks without a rescale between them in one step. */
@@ -458,8 +438,6 @@ const kernel_entry kernel_entries[] = {
     { "pack", run_pack, 0, BYTES, 8, 0, NULL },
     { "qk", run_qk, 1, PRODUCT, 1, 0, NULL },
     { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
-    { "qk_exp", run_qk_exp, 1, PRODUCT, 1, 0, NULL },
-    { "qk_exp_calm", run_qk_exp_calm, 1, PRODUCT, 1, 0, NULL },
     { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
     { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
     { "clip", run_clip, 1, BYTES, 8, 0, NULL },

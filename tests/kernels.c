@@ -317,8 +317,9 @@ static void running_state(float **m, float **l)
 static float *block_matrix(int n)
 {
     const int rows = tested->rows, dead = rng_chance(50) ? 10 : 0;
+    const float spread = rng_chance(50) ? 8 : ATTN_CALM / 2; /* calm, or not by little */
     float *s =
-        rng_chance(50) ? normal_matrix((int64_t)n * rows, 8) : logit_matrix((int64_t)n * rows);
+        rng_chance(50) ? normal_matrix((int64_t)n * rows, spread) : logit_matrix((int64_t)n * rows);
     for (int r = 0; r < rows; r++)
         if (rng_chance(dead))
             for (int i = 0; i < n; i++)
@@ -338,25 +339,22 @@ static int is_calm(const float *s, int64_t n, const float *m)
     return 1;
 }
 
-/* The maximum, then the exponentials of the block beside a product of other keys. */
-static void check_exponentials(const sizes *z)
+/* The maximum of a block, then its exponentials. */
+static void check_block(const sizes *z)
 {
     const int rows = tested->rows, n = (int)rng_int(1, 16);
-    const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
     float *s = block_matrix(n), *s_few = take_lanes(s, n, rows, z->first), *m, *l;
     float *alpha = matrix(rows), *alpha_few = matrix(portable->rows), *m_few, *l_few;
-    float *qt = normal_matrix(z->dim * rows, 1), *k = key_rows(z);
-    float *a = matrix((int64_t)z->n * rows), *b = matrix((int64_t)z->n * portable->rows);
-    attn_exp beside = { s, n, NULL, NULL, { 0, rows }, 0 };
-    attn_exp beside_few = { s_few, n, NULL, NULL, { 0, portable->rows }, 0 };
+    attn_exp e = { s, n, NULL, NULL, { 0, rows }, 0 };
+    attn_exp e_few = { s_few, n, NULL, NULL, { 0, portable->rows }, 0 };
     int found, found_few;
     running_state(&m, &l);
     for (int r = 0; r < rows; r++) /* so that few lanes decide on a rise */
         m[r] = rng_chance(3) ? INFINITY : rng_chance(90) ? m[r] + 20 : m[r];
-    beside.m = m;
-    beside.l = l;
-    beside_few.m = m_few = take_lanes(m, 1, rows, z->first);
-    beside_few.l = l_few = take_lanes(l, 1, rows, z->first);
+    e.m = m;
+    e.l = l;
+    e_few.m = m_few = take_lanes(m, 1, rows, z->first);
+    e_few.l = l_few = take_lanes(l, 1, rows, z->first);
     found = tested->running_max(s, n, m, l, alpha);
     found_few = portable->running_max(s_few, n, m_few, l_few, alpha_few);
     CHECK(found & ATTN_RAISED || !(found_few & ATTN_RAISED), "a rise was missed");
@@ -370,34 +368,14 @@ static void check_exponentials(const sizes *z)
             alpha_few[r] = 1;
     }
     check_lanes("running_max alpha", alpha, alpha_few, 1, z->first);
-    beside.calm = found & ATTN_IS_CALM;
-    beside.lanes = random_lanes();
-    if (rng_chance(80)) {
-        attn_product p = product_of(z, a, qt, k, lanes);
-        attn_product q = product_of(z, b, take_lanes(qt, z->dim, rows, z->first), k, all);
-        p.beside = &beside;
-        q.beside = &beside_few;
-        tested->qk(&p);
-        portable->qk(&q);
-        forget_lanes(a, b, z->n, z->first, lanes);
-        check_lanes("qk beside exponentials", a, b, z->n, z->first);
-    } else {
-        tested->exp_block(&beside);
-        portable->exp_block(&beside_few);
-    }
-    forget_lanes(s, s_few, n, z->first, beside.lanes);
-    forget_lanes(l, l_few, 1, z->first, beside.lanes);
-    check_lanes("exponentials beside qk: p", s, s_few, n, z->first);
-    check_lanes("exponentials beside qk: l", l, l_few, 1, z->first);
-}
-
-/* Half of the products are short, so that keys of the block are left when they end. */
-static void check_block(const sizes *z)
-{
-    sizes some = *z;
-    if (rng_chance(50))
-        some.n = (int)rng_int(1, 24);
-    check_exponentials(&some);
+    e.calm = found & ATTN_IS_CALM;
+    e.lanes = random_lanes();
+    tested->exp_block(&e);
+    portable->exp_block(&e_few);
+    forget_lanes(s, s_few, n, z->first, e.lanes);
+    forget_lanes(l, l_few, 1, z->first, e.lanes);
+    check_lanes("exponentials: p", s, s_few, n, z->first);
+    check_lanes("exponentials: l", l, l_few, 1, z->first);
 }
 
 static void check_masks(const sizes *z)
@@ -640,7 +618,7 @@ static void check_few_runs(const sizes *z)
     static const int types[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
     const int rows = tested->rows, dtype = types[rng_int(0, 2)];
     const int64_t size = (int64_t)dtype_size(dtype);
-    const int n = (z->n + 15) / 16 * 16, block = (int)rng_int(1, 16);
+    const int n = (z->n + 15) / 16 * 16;
     const int64_t dim = (z->dim + 15) / 16 * 16, stride = dim + rng_int(0, 9);
     const int64_t count = stride * (n - 1) + dim;
     const attn_lanes lanes = few_lanes();
@@ -650,13 +628,7 @@ static void check_few_runs(const sizes *z)
     float *wide = normal_matrix(count, 1), *qt = normal_matrix(dim * rows, 1);
     float *s = matrix((int64_t)n * rows), *right = matrix((int64_t)n * rows);
     float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
-    float *e_s = normal_matrix(block * rows, 4), *right_e_s = matrix(block * rows);
-    float *m = normal_matrix(rows, 4), *l = normal_matrix(rows, 4), *right_l = matrix(rows);
-    const attn_exp e = { e_s, block, m, l, lanes, 0 };
-    const attn_exp right_e = { right_e_s, block, m, right_l, lanes, 0 };
     memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
-    memcpy(right_e_s, e_s, (size_t)(block * rows) * sizeof *o);
-    memcpy(right_l, l, (size_t)rows * sizeof *o);
     if (dtype != ATTN_F32) {
         (dtype == ATTN_BF16 ? tested->narrow_bf16 : tested->narrow_f16)(half, wide, count);
         (dtype == ATTN_BF16 ? tested->widen_bf16 : tested->widen_f16)(wide, half, count);
@@ -665,18 +637,16 @@ static void check_few_runs(const sizes *z)
                      16 * rng_int(1, 3), 16 * rng_int(1, 3));
     v = scatter_rows(dtype == ATTN_F32 ? (void *)wide : half, dtype, n, stride * size, dim * size,
                      rng_int(1, 40), rng_int(1, 20));
-    p.to = s, p.by = qt, p.runs = &k, p.beside = &e;
-    q.to = right, q.by = qt, q.kv = wide, q.stride = (ptrdiff_t)stride, q.beside = &right_e;
+    p.to = s, p.by = qt, p.runs = &k;
+    q.to = right, q.by = qt, q.kv = wide, q.stride = (ptrdiff_t)stride;
     tested->qk_runs(&p);
     tested->qk(&q);
-    p.to = o, p.by = s, p.runs = &v, p.beside = NULL;
-    q.to = right_o, q.by = right, q.beside = NULL;
+    p.to = o, p.by = s, p.runs = &v;
+    q.to = right_o, q.by = right;
     tested->pv_runs(&p);
     tested->pv(&q);
     CHECK(memcmp(s, right, (size_t)n * (size_t)rows * sizeof *s) == 0, "qk_runs, type %d", dtype);
     CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_runs, type %d", dtype);
-    CHECK(memcmp(e_s, right_e_s, (size_t)(block * rows) * sizeof *o) == 0, "p beside qk_runs");
-    CHECK(memcmp(l, right_l, (size_t)rows * sizeof *o) == 0, "l beside qk_runs");
 }
 
 static void check_few(const sizes *z)

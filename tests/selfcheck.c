@@ -226,7 +226,6 @@ static void qk_key_before(const attn_product *p)
     wrong.to += (p->n - 1) * real->rows;
     wrong.kv += (p->n - 2) * p->stride;
     wrong.n = 1;
-    wrong.beside = NULL;
     wrong.ahead = NULL;
     if (p->n > 1) /* the address of the last key is off by one key */
         real->qk(&wrong);
@@ -278,14 +277,6 @@ static void add_clamped(float *s, const float *x, const float *factor, int n)
         const float term = x[e] < -1e4f ? -1e4f : x[e];
         s[e] += term * factor[e % real->rows];
     }
-}
-
-/* What runs beside the product is forgotten. */
-static void qk_alone(const attn_product *p)
-{
-    attn_product wrong = *p;
-    wrong.beside = NULL;
-    real->qk(&wrong);
 }
 
 static void clip_end(float *s, int n, const int *begin, const int *end)
@@ -453,7 +444,6 @@ static void drop_last_key(float *p, int n, const attn_drop *of)
     USE(softcap, softcap_last, TILED)                                                              \
     USE(add_scaled, add_unscaled, TILED)                                                           \
     USE(add_scaled, add_clamped, TILED)                                                            \
-    USE(qk, qk_alone, TILED)                                                                       \
     USE(clip, clip_end, TILED)                                                                     \
     USE(clip, clip_begin, TILED)                                                                   \
     USE(hide, hide_last, TILED)                                                                    \

@@ -265,10 +265,9 @@ function say_space(    s, d, limit, verdict)
 function say_kernels(    i, d, id, part)
 {
     print "\n## Single kernels\n"
-    print "`build/bench kernels` measured tiles of 128 keys in L1 and L2, medians. `_exp` computes"
-    print "the exponentials of another block beside the product. `_lanes` uses the upper half of"
-    print "the lanes, which alone counts. `tile` computes logits, maxima, exponentials and values"
-    print "of all keys. The last five are those of gradients.\n"
+    print "`build/bench kernels` measured tiles of 128 keys in L1 and L2, medians. `_lanes` uses the"
+    print "upper half of the lanes, which alone counts. `tile` computes logits, maxima, exponentials"
+    print "and values of all keys. The last five are those of gradients.\n"
     printf "| set | kernel | unit |"
     for (d = 1; d <= kernel_dims; d++) printf " D=%d |", kernel_dim[d]
     printf "\n|---|---|---|"

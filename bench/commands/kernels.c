@@ -108,8 +108,8 @@ static void say_head(int samples)
 {
     say("medians of %d samples; tiles of %d keys in L1 and L2; element: of the result (rows x keys "
         "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
-        "qk by blocks of 16 keys; _exp: exponentials beside it; _lanes: the upper half of the lanes"
-        "\ntile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
+        "_lanes: the upper half of the lanes\n"
+        "tile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
         "last\n  five are of gradients: outer sums over the rows of as many tiles as a call "
         "does, its elements\n  are those of x\n\n",
         samples, KERNEL_KEYS);

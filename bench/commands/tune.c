@@ -51,7 +51,7 @@ static const struct field {
       { -1, 16, 32, 64, 128, 256, 512, 1024 },
       8,
       { &prefill_64, &prefill_128 } },
-    { "item_rows", WIDE, { 96, 48, 144, 192, 288, 384 }, 6, { &prefill_64, &prefill_128 } },
+    { "item_rows", WIDE, { 128, 48, 96, 192, 288, 384 }, 6, { &prefill_64, &prefill_128 } },
     { "item_bytes",
       WIDE,
       { 1 << 20, 1 << 18, 1 << 19, 1 << 21, 1 << 22 },

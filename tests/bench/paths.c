@@ -6,7 +6,6 @@
 
 #include "../../bench/cases/cases.h"
 
-#include "../spy.h"
 #include "../kernel_tiles.h"
 #include "../../bench/machine/machine.h"
 #include "../../bench/measure.h"
@@ -210,7 +209,6 @@ static void slow_qk(const attn_product *p)
 {
     attn_product more = *p;
     more.to = scratch();
-    more.beside = NULL;
     more.ahead = NULL;
     for (int i = 0; i < MORE; i++)
         right->qk(&more);
@@ -338,27 +336,6 @@ static void check_planted(const phase_call *c)
     }
 }
 
-static int besides;
-
-static void *watch_qk(int kernel, void *first)
-{
-    const attn_product *const p = first;
-    besides += kernel == SPY_qk && p->beside;
-    return first;
-}
-
-/* The call has exponentials beside Q K^T, its phases have them apart. */
-static void check_beside(phase_call c)
-{
-    const attn_kernels watched = spy_on(right, watch_qk);
-    phase_times t;
-    c.p.kernels = &watched;
-    expect(!forward(&c) && besides > 0, "exponentials beside Q K^T", besides);
-    besides = 0;
-    expect(phases_measure(&watched, &c, &t) && besides == 0, "none while phases are counted",
-           besides);
-}
-
 static void check_phases(void)
 {
     static float q[ROWS * DIM], k[KEYS * DIM], v[KEYS * DIM], o[ROWS * DIM];
@@ -385,7 +362,6 @@ static void check_phases(void)
            "each phase takes time", t.rest);
     expect(t.clock < 0.3 * phases_sum(&t), "reading the clock takes the least of it",
            t.clock / phases_sum(&t));
-    check_beside(c);
     check_planted(&c);
     check_sum(&c);
     o[5] += 1;

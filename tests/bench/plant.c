@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated
- * without a change of the result; exponentials and memory requests beside it are not repeated. A
+ * without a change of the result; memory requests beside it are not repeated. A
  * repeated product finds its keys in the cache and is cheaper than the first, so how many to repeat
  * is measured: a repetition of every second one first, then corrected up to three times. */
 #include "plant.h"
@@ -96,11 +96,10 @@ static int repetitions(void)
     return whole;
 }
 
-/* Without what is beside it. */
+/* Without asking ahead again. */
 static attn_product alone(const attn_product *p)
 {
     attn_product again = *p;
-    again.beside = NULL;
     again.ahead = NULL;
     return again;
 }

@@ -98,13 +98,6 @@ static void narrow_down(uint16_t *to, const float *from, int64_t n)
     }
 }
 
-static void qk_alone(const attn_product *p)
-{
-    attn_product alone = *p;
-    alone.beside = NULL;
-    right->qk(&alone);
-}
-
 static void qk_lane_lost(const attn_product *p)
 {
     right->qk(p);
@@ -170,8 +163,7 @@ static void check_wrong_kernels(void)
     PLANT(drop, drop_unkeyed, "drop ");
     PLANT(narrow_bf16, narrow_down, "narrow_bf16 ");
     PLANT(rescale, idle_rescale, "rescale tile ");
-    PLANT(qk, qk_alone, "qk_exp qk_exp_calm tile ");
-    PLANT(qk, qk_lane_lost, "qk qk_exp qk_exp_calm tile ");
+    PLANT(qk, qk_lane_lost, "qk tile ");
     PLANT(pv, pv_lane_lost, "pv tile ");
     PLANT(running_max, silent_max, "running_max tile ");
     PLANT(running_max, always_calm, "running_max ");
