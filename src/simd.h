@@ -119,8 +119,6 @@
 /* How chains are computed, constants at every call. */
 typedef struct simd_way {
     int width;  /* vectors of lanes */
-    int fresh;  /* c starts at +0 */
-    int scaled; /* c ends, and is multiplied by the factor */
     int select; /* 0 or what may be dead */
 } simd_way;
 
@@ -133,6 +131,7 @@ typedef struct simd_chains {
     ptrdiff_t xi, xt;
     const float *b;
     int64_t n;
+    int fresh, scaled; /* Nonzero: c begins at +0; it ends, and is multiplied by the factor. */
     float factor;
     attn_ahead *ahead;
 } simd_chains;
@@ -345,16 +344,24 @@ INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t fir
     const int64_t n = z->n;
     vf acc[MAX_CHAINS][NV];
     int64_t t;
-    EACH(i, count)
-        EACH(v, w.width)
-            acc[i][v] = w.fresh ? v_zero() : v_load(c + i * ROWS + v * VL);
+    if (z->fresh)
+        EACH(i, count)
+            EACH(v, w.width)
+                acc[i][v] = v_zero();
+    else
+        EACH(i, count)
+            EACH(v, w.width)
+                acc[i][v] = v_load(c + i * ROWS + v * VL);
     TWICE
     for (t = 0; t < n; t++, x += xt, b += ROWS)
         isa(step)(w, count, acc, x, xi, b);
+    if (z->scaled)
+        EACH(i, count)
+            EACH(v, w.width)
+                acc[i][v] = v_mul(acc[i][v], v_set1(z->factor));
     EACH(i, count)
         EACH(v, w.width)
-            v_store(c + i * ROWS + v * VL,
-                    w.scaled ? v_mul(acc[i][v], v_set1(z->factor)) : acc[i][v]);
+            v_store(c + i * ROWS + v * VL, acc[i][v]);
 }
 
 /* All of them. */
@@ -385,24 +392,37 @@ INLINE void isa(clear_others)(float *s, int n, int at, int width)
     }
 }
 
-#define QK_WIDE(w) isa(all_chains)((simd_way){ .width = (w), .fresh = 1, .scaled = 1 }, &z)
+/* Q of so many elements, 32 KB of it, stays in L1 while the keys pass: 256 elements of 64 rows at once
+ * take 5 % longer (AVX-512, the whole call). */
+#define DEPTH (8192 / ROWS / 16 * 16)
+#define QK_WIDE(w) isa(all_chains)((simd_way){ .width = (w) }, &z)
 
+/* The chains of wide heads come in parts, each of which begins with what the one before has stored. */
 static void isa(qk_many)(const attn_product *p)
 {
     int at;
     const int width = isa(width)(p->lanes, &at);
-    const simd_chains z = { .c = p->to + at,
-                            .count = p->n,
-                            .x = p->kv,
-                            .xi = p->stride,
-                            .xt = 1,
-                            .b = p->by + at,
-                            .n = p->dim,
-                            .factor = p->factor,
-                            .ahead = p->ahead };
+    const int64_t lines = p->ahead ? p->ahead->lines : 0;
+    int64_t d;
+    simd_chains z = { .c = p->to + at,
+                      .count = p->n,
+                      .x = p->kv,
+                      .xi = p->stride,
+                      .xt = 1,
+                      .b = p->by + at,
+                      .n = DEPTH,
+                      .fresh = 1,
+                      .factor = p->factor,
+                      .ahead = p->ahead };
     if (width < NV)
         isa(clear_others)(p->to, p->n, at, width);
-    BY_WIDTH(width, QK_WIDE);
+    for (d = 0; d < p->dim; d += DEPTH, z.x += DEPTH, z.b += DEPTH * ROWS, z.fresh = 0) {
+        z.scaled = p->dim - d <= DEPTH;
+        z.n = z.scaled ? p->dim - d : DEPTH;
+        if (p->ahead)
+            p->ahead->lines = lines * z.n / p->dim;
+        BY_WIDTH(width, QK_WIDE);
+    }
 }
 
 #define PV_WIDE(w) isa(all_chains)((simd_way){ .width = (w), .select = select }, &z)
@@ -718,8 +738,9 @@ static void isa(qk)(const attn_product *p)
                                 .xt = 1,
                                 .b = p->by + k.whole * ROWS,
                                 .n = p->dim - k.whole,
+                                .scaled = 1,
                                 .factor = p->factor };
-        isa(all_chains)((simd_way){ .width = NV, .scaled = 1 }, &z);
+        isa(all_chains)((simd_way){ .width = NV }, &z);
     }
     if (keys < p->n) {
         attn_product rest = *p;
