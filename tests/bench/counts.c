@@ -109,7 +109,7 @@ static void check_threads(void)
 static void check_presets(void)
 {
     case_list list = { .n = 0 };
-    expect(count_cases("decode", 1, 0, 1) == 42, "decode: 36 grouped, 6 of MLA",
+    expect(count_cases("decode", 1, 0, 1) == 45, "decode: 39 grouped, 6 of MLA",
            count_cases("decode", 1, 0, 1));
     expect(count_cases("decode", 0, 16384, 0) == 21, "decode: half of them long",
            count_cases("decode", 0, 16384, 0));
