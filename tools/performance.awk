@@ -298,7 +298,7 @@ function say_decode_row(i,    text, word, reached, verdict, less)
     text = goal_of(decode_name[i], decode_set[i])
     split(text, word, " ")
     reached = reading[i] + 0
-    if (decode_peak[i] > reached) reached = decode_peak[i] + 0
+    if (decode_peak[i] + 0 > reached) reached = decode_peak[i] + 0
     verdict = text == "" ? "-" : judge(reached >= word[2] + 0,
         sprintf("%.1f", word[2] - reached), lost(decode_running[i]))
     less = say_lost(decode_running[i])
