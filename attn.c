@@ -4557,9 +4557,9 @@ static void plan_slot(const problem *pr, plan *pl)
 }
 
 /* most_item_tiles counts the row tiles of an item, which share each tile of K and V and its copy.
- * 128 rows (item_rows) let K and V rest in L2. Tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by
- * it; two of 64 rows (AVX-512) 4 to 6 % where K and V are beyond 2 MiB of L2 and L3 is far (Intel
- * family 6 model 167), and nothing elsewhere. A copy is worth ITEM_TILES of them. */
+ * 128 rows (item_rows) keep K and V in L2. Tiles of 24 rows (AVX2) gain 2 to 3 % of the peak by it.
+ * Two of 64 rows (AVX-512) gain 4 to 6 % where K and V exceed 2 MiB of L2 and L3 is far (Intel family
+ * 6 model 167), and nothing on a Zen 4. A copy is worth ITEM_TILES of them. */
 static int most_item_tiles(const plan *pl, int64_t rows)
 {
     const int64_t tiles = ceil_div(rows, pl->rows), shared = pl->tuning.item_rows / pl->rows;
@@ -6228,9 +6228,9 @@ static int is_whole(const tile *t, int i)
     return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
-/* end_of_step gives the block behind the step that begins with block `first`. The logits of a step are
- * computed together: all whole blocks that follow with the same lanes, so that the kernel may read K
- * in its own order. */
+/* end_of_step gives the block behind the step that begins with block `first`. The logits of a step
+ * are computed together: all whole blocks that follow with the same lanes. One call takes less time
+ * than several, and with few lanes the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
