@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: MIT
  *
  * Slow: Q K^T writes its logits anew at each call and reads none, so that it can be repeated
- * without a change of the result; memory requests beside it are not repeated. A
- * repeated product finds its keys in the cache and is cheaper than the first, so how many to repeat
- * is measured: a repetition of every second one first, then corrected up to three times. */
+ * without a change of the result; memory requests beside it are not repeated. A repeated product
+ * finds its keys in the cache and is cheaper than the first, so how many to repeat is measured: a
+ * repetition of every second one first, then corrected up to three times. */
 #include "plant.h"
 
 #include "../../attn_simd.h"
