@@ -1031,7 +1031,7 @@ static void law_work(int round)
  * tiles begin with any head of a group. */
 static void law_late_start(int round)
 {
-    static const int64_t groups[] = { 5, 7, 64, 100 };
+    static const int64_t groups[] = { 5, 7, 64, 150 };
     static const int32_t cuts_q[] = { 1, 4, 9 }, cuts_kv[] = { 2, 7, 19 };
     const test_shape s = { .batch = 2,
                            .heads_q = 2 * groups[round % 4],
