@@ -595,70 +595,79 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 #define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
 
 /* Those that every set has. */
-#define ATTN_SET_KERNELS(X)                                                                        \
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
-    /* 7fc00000) as the type's, -0 never written. */                                               \
-    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
-    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
-    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
-    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = q[lane][d]. */                                                                \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))         \
-    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */     \
-    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */     \
-    /* and factor are finite. */                                                                   \
-    X(void, qk, (const attn_product *p), (p))                                                      \
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
-    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
-    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */      \
-    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))         \
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
-    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
-    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
-    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
-    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
-      (s, n, m, l, alpha))                                                                         \
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
-    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
-    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
-    /* What attn_exp says. */                                                                      \
-    X(void, exp_block, (const attn_exp *e), (e))                                                   \
-    /* Whether n numbers are all finite. */                                                        \
-    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */        \
-    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
-    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
-    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
-    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
-    /* at least; to the others every key is dead, or they have no query. */                        \
-    X(void, pv, (const attn_product *p), (p))                                                      \
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
-    X(void, pv_select, (const attn_product *p), (p))                                               \
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
-    /* o[head_dim_v][rows]]. */                                                                    \
-    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
-    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
-    X(void, result,                                                                                \
-      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
-      (out, o, l, factor, head_dim_v))                                                             \
-    /* ---- gradients */                                                                           \
-    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
-    /* -inf both become ATTN_DEAD. */                                                              \
-    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
-    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
-    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
-    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
-    X(void, outer, (const attn_outer *f), (f))                                                     \
-    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
-    X(void, outer_select, (const attn_outer *f), (f))                                              \
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+#define ATTN_SET_KERNELS(X)                                                                         \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */         \
+    /* 7fc00000) as the type's, -0 never written. */                                                \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    /* qt[d][lane] = q[lane][d]. */                                                                 \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))          \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */      \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
+    /* and factor are finite. */                                                                    \
+    X(void, qk, (const attn_product *p), (p))                                                       \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                            \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n))  \
+    /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
+    X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */       \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))          \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where x[k] is 0 or, if invert is 1, where it */   \
+    /* is not, for n bytes; bits of the last word behind them may be cleared, too. */               \
+    X(void, hide_bytes, (uint32_t * alive, int apart, const uint8_t *x, int n, int invert),         \
+      (alive, apart, x, n, invert))                                                                 \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where ids[k] is not `own`, as hide_bytes does. */ \
+    X(void, hide_others, (uint32_t * alive, int apart, const int32_t *ids, int n, int32_t own),     \
+      (alive, apart, ids, n, own))                                                                  \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */    \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */      \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */     \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */    \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                  \
+      (s, n, m, l, alpha))                                                                          \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                                \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                  \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */         \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))   \
+    /* What attn_exp says. */                                                                       \
+    X(void, exp_block, (const attn_exp *e), (e))                                                    \
+    /* Whether n numbers are all finite. */                                                         \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                             \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */   \
+    /* at least; to the others every key is dead, or they have no query. */                         \
+    X(void, pv, (const attn_product *p), (p))                                                       \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                     \
+    X(void, pv_select, (const attn_product *p), (p))                                                \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                    \
+    /* o[head_dim_v][rows]]. */                                                                     \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                    \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */       \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                      \
+    X(void, result,                                                                                 \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),        \
+      (out, o, l, factor, head_dim_v))                                                              \
+    /* ---- gradients */                                                                            \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */    \
+    /* -inf both become ATTN_DEAD. */                                                               \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))       \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                 \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))    \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */           \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                      \
+    X(void, outer, (const attn_outer *f), (f))                                                      \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                      \
+    X(void, outer_select, (const attn_outer *f), (f))                                               \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                 \
     X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
 
 /* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
@@ -2200,6 +2209,17 @@ KERNEL void add_scaled_body(int hw, float *RESTRICT s, const float *RESTRICT x,
     }
 }
 
+KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < LANES; r++) {
+            const float b = x[r][j], y = fma32(hw, b, factor, s[r]);
+            s[r] = choose(b == NEG_INF, NEG_INF, y);
+        }
+    }
+}
+
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
 KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 {
@@ -2312,6 +2332,46 @@ KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
         const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
         for (r = 0; r < LANES; r++)
             s[r] = choose((words[r] & bit) != 0, s[r], NEG_INF);
+    }
+}
+
+/* nonzero_bits tells which of eight bytes are not 0. The bytes of the factor lie in memory as those of
+ * x do, so that the order of bytes in a word does not matter. */
+static uint32_t nonzero_bits(const uint8_t *bytes)
+{
+    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
+    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t x, factor;
+    memcpy(&x, bytes, sizeof x);
+    memcpy(&factor, gather, sizeof factor);
+    x = (((x & low) + low) | x) >> 7 & UINT64_C(0x0101010101010101);
+    return (uint32_t)((x * factor) >> 56);
+}
+
+OWN_FRAME static void hide_bytes(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
+{
+    const uint32_t flip = invert ? 0 : 0xff;
+    uint8_t rest[8] = { 0 };
+    int k;
+    for (k = 0; k + 8 <= n; k += 8)
+        alive[k / ATTN_ALIVE_BITS * apart] &=
+            ~((nonzero_bits(x + k) ^ flip) << k % ATTN_ALIVE_BITS);
+    if (k == n)
+        return;
+    memcpy(rest, x + k, (size_t)(n - k));
+    alive[k / ATTN_ALIVE_BITS * apart] &= ~((nonzero_bits(rest) ^ flip) << k % ATTN_ALIVE_BITS);
+}
+
+/* The last key comes first: clang shifts vectors by multiplying floats, which may raise a flag. */
+OWN_FRAME static void hide_others(uint32_t *alive, int apart, const int32_t *ids, int n,
+                                  int32_t own)
+{
+    int k, i;
+    for (k = 0; k < n; k += ATTN_ALIVE_BITS, alive += apart) {
+        uint32_t same = 0;
+        for (i = n - k < ATTN_ALIVE_BITS ? n - 1 : k + ATTN_ALIVE_BITS - 1; i >= k; i--)
+            same = same << 1 | (ids[i] == own);
+        *alive &= same;
     }
 }
 
@@ -2485,6 +2545,8 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define pv_body(hw, p) add_values_body(hw, 0, p)
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define hide_bytes_body(hw, alive, apart, x, n, invert) hide_bytes(alive, apart, x, n, invert)
+#define hide_others_body(hw, alive, apart, ids, n, own) hide_others(alive, apart, ids, n, own)
 #define outer_body(hw, f) sum_rows_body(hw, 0, f)
 #define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
 
@@ -2859,7 +2921,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, row;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -2876,6 +2938,7 @@ typedef struct plan {
     range_list ranges; /* ranges are those of the other masks. */
     int ahead;         /* Nonzero means that products ask for what the next ones read. */
     int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
+    int bias_ahead, mask_ahead; /* Nonzero means that products ask for theirs. */
 } plan;
 
 enum { KEYS, VALUES };
@@ -2900,9 +2963,8 @@ typedef struct block {
     int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
-/* The words of `alive` for a lane, and the bytes of `row`, of which bits_of_bytes reads eight at once. */
+/* The words of `alive` for a lane. */
 #define ALIVE_WORDS(keys) ((keys) / ATTN_ALIVE_BITS + 1)
-#define ROW_BYTES(keys) ((keys) + 8)
 
 /* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
@@ -2914,15 +2976,14 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
+    float *x_tile;        /* x_tile holds distances [keys][rows], or the bias of each row. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key alive_from on. It is
-     * valid only where by_pair is set. row has a byte for each key while one row is asked. */
+     * valid only where by_pair is set. */
     uint32_t *alive;
-    uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;
@@ -4531,7 +4592,8 @@ static void plan_slot(const problem *pr, plan *pl)
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
     /* There is one more where a tile begins inside a block. */
     const int64_t blocks = keys / ATTN_BLOCK + 1;
-    const int64_t run_count = 2 + (is_scattered(p) ? keys : 0); /* At worst each key is a run. */
+    /* At worst each key is a run, and each row where a mask or a bias is asked for. */
+    const int64_t run_count = 2 + max64(rows, is_scattered(p) ? keys : 0);
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -4546,7 +4608,6 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alpha = place(&at, rows * blocks, sizeof(float));
     pl->blocks = place(&at, blocks, sizeof(block));
     pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
-    pl->row = place(&at, ROW_BYTES(keys), sizeof(uint8_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
@@ -4741,6 +4802,28 @@ static int wants_rows_ahead(const attn_params *p, const plan *pl)
     return bytes > pl->tuning.item_bytes && pl->tuning.ahead;
 }
 
+/* wants_pairs_ahead is for an array with `bits` bits for each pair of a head, of which a tile reads
+ * short pieces of many rows. Pieces of a bias are longer, so that CPUs ask for much of them themselves:
+ * with 4 MB of one asking costs 1 to 3 %, from 16 MB on it gains 2 to 8 %. With 4 MB of a boolean mask
+ * it gains 10 % (Intel family 6 model 167, heads of 64). */
+OWN_FRAME static int wants_pairs_ahead(const problem *pr, const plan *pl, int64_t bits)
+{
+    const int64_t bytes = times(times(pr->max_q_len, pr->max_kv_len), bits) / 8;
+    return pl->tuning.ahead && (bits > 8 ? bytes / 8 : bytes) > pl->tuning.item_bytes;
+}
+
+static void plan_ahead(const problem *pr, plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int bias = p->bias.data && p->bias.stride_kv == 1;
+    const int bytes = p->bool_mask.data && p->bool_mask.stride_kv == 1;
+    const int bits = !p->bool_mask.data && p->bit_mask.data && p->bit_mask.stride_kv == 1;
+    pl->ahead = wants_ahead(pr, pl);
+    pl->rows_ahead = wants_rows_ahead(p, pl);
+    pl->bias_ahead = wants_pairs_ahead(pr, pl, bias * 8 * (int64_t)bytes_of(p->bias.dtype));
+    pl->mask_ahead = wants_pairs_ahead(pr, pl, 8 * bytes + bits);
+}
+
 /* begin_plan sets what does not depend on how rows and keys are divided. */
 static void begin_plan(const problem *pr, plan *pl, int small)
 {
@@ -4764,8 +4847,7 @@ static void divide_plan(const problem *pr, plan *pl)
     const attn_params *p = &pr->p;
     int64_t most;
     plan_sharing(pr, pl);
-    pl->ahead = wants_ahead(pr, pl);
-    pl->rows_ahead = wants_rows_ahead(p, pl);
+    plan_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
@@ -4820,13 +4902,23 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
  * is visible if all active rules say so.
  */
 
+/* A key_row is a row that is asked about keys j0 to j0+n-1. */
+typedef struct key_row {
+    const attn_params *p;
+    const sequence *s;
+    const lane *at;
+    const attn_kernels *kernels;
+    int64_t j0;
+    int n;
+    /* Bit k % 32 of alive[k / 32 * apart] tells whether key j0 + k is visible. Bits behind n are 0. */
+    uint32_t *alive;
+    int apart;
+} key_row;
+
 typedef struct mask_rule {
-    member on;      /* The rule is active where this field is set. */
-    range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. A byte of alive is 0
-     * or 1 and must stay so. */
-    void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                uint8_t *alive);
+    member on;                      /* The rule is active where this field is set. */
+    range_fn range;                 /* NULL means that the rule is no interval. */
+    void (*row)(const key_row *of); /* row clears the bits of keys that are hidden. */
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
     /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
@@ -4834,8 +4926,36 @@ typedef struct mask_rule {
                     int64_t end);
 } mask_rule;
 
-/* EVERY_BYTE repeats a byte in a word of 64 bits. */
-#define EVERY_BYTE(byte) (UINT64_C(0x0101010101010101) * (byte))
+/* bits_below gives the lowest n bits: none below 0, all of a word from 32 on. */
+static uint32_t bits_below(int n)
+{
+    return n <= 0 ? 0 : n < ATTN_ALIVE_BITS ? (UINT32_C(1) << n) - 1 : UINT32_MAX;
+}
+
+static uint32_t bits_between(int from, int to)
+{
+    return bits_below(to) & ~bits_below(from);
+}
+
+/* word_of gives the word with key k of the row. */
+static uint32_t *word_of(const key_row *of, int k)
+{
+    return &of->alive[k / ATTN_ALIVE_BITS * of->apart];
+}
+
+/* keep_if hides key k of the row unless it is visible by one more rule. */
+static void keep_if(const key_row *of, int k, int visible)
+{
+    *word_of(of, k) &= ~((uint32_t)!visible << k % ATTN_ALIVE_BITS);
+}
+
+/* hide_between hides keys `from` to `to`-1 of the row. */
+static void hide_between(const key_row *of, int from, int to)
+{
+    int k = from / ATTN_ALIVE_BITS * ATTN_ALIVE_BITS;
+    for (; k < to; k += ATTN_ALIVE_BITS)
+        *word_of(of, k) &= ~bits_between(from - k, to - k);
+}
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -4879,13 +4999,11 @@ static const int32_t *key_ids(const attn_params *p, const sequence *s)
            (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
 }
 
-static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive)
+static void segments_row(const key_row *of)
 {
-    const int32_t own = query_ids(p, s)[at->i], *const kv = key_ids(p, s) + j0;
-    int t;
-    for (t = 0; t < n; t++)
-        alive[t] &= own == kv[t];
+    const int32_t own = query_ids(of->p, of->s)[of->at->i];
+    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
+    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
 }
 
 /* An id_span is the ids from the least to the largest of some rows or keys. */
@@ -4926,18 +5044,19 @@ static int64_t segments_next(const attn_params *p, const sequence *s, const hull
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
  * descending order, as the keys are visited. */
-static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
+static void tree_row(const key_row *of)
 {
+    const attn_params *p = of->p;
+    const sequence *s = of->s;
     const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
     const int64_t first_node = s->kv_len - s->q_len;
-    int64_t ancestor = at->i;
-    int t;
-    for (t = n - 1; t >= 0 && j0 + t >= first_node; t--) {
-        const int64_t node = j0 + t - first_node;
+    int64_t ancestor = of->at->i;
+    int k;
+    for (k = of->n - 1; k >= 0 && of->j0 + k >= first_node; k--) {
+        const int64_t node = of->j0 + k - first_node;
         while (ancestor > node)
             ancestor = parents[ancestor];
-        alive[t] &= ancestor == node;
+        keep_if(of, k, ancestor == node);
     }
 }
 
@@ -4948,42 +5067,26 @@ static int tree_tile(const attn_params *p, const sequence *s, const hull *at, in
     return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
-static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
+/* mask_at tells where a mask has the first key of the row. */
+static int64_t mask_at(const attn_mask *m, const key_row *of)
 {
-    return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
+    const sequence *s = of->s;
+    return s->b * m->stride_batch + of->at->head * m->stride_head + of->at->i * m->stride_q +
+           (s->column + of->j0) * m->stride_kv;
 }
 
-/* hide_zeros clears alive[t] where data[t] is 0 or, if invert is 1, where it is not, eight keys at a
- * time. */
-static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
+static void bool_row(const key_row *of)
 {
-    const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
-    uint64_t x, seen;
-    int t;
-    for (t = 0; t + 8 <= n; t += 8) {
-        memcpy(&x, data + t, sizeof x);
-        memcpy(&seen, alive + t, sizeof seen);
-        seen &= (((((x & low) + low) | x) >> 7) & ones) ^ flip;
-        memcpy(alive + t, &seen, sizeof seen);
-    }
-    for (; t < n; t++)
-        alive[t] &= (data[t] != 0) != invert;
-}
-
-static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
-{
-    const attn_mask *m = &p->bool_mask;
-    const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const attn_mask *m = &of->p->bool_mask;
+    const uint8_t *data = m->data + mask_at(m, of);
     const int invert = m->invert != 0;
-    int t;
+    int k;
     if (m->stride_kv == 1) {
-        PREFETCH_NEAR(data + n); /* The next tile reads a line of each of many rows. */
-        hide_zeros(alive, data, n, invert);
+        of->kernels->hide_bytes(of->alive, of->apart, data, of->n, invert);
         return;
     }
-    for (t = 0; t < n; t++)
-        alive[t] &= (data[t * m->stride_kv] != 0) != invert;
+    for (k = 0; k < of->n; k++)
+        keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
 }
 
 static int bit_of(const uint8_t *bits, int64_t index)
@@ -4992,33 +5095,36 @@ static int bit_of(const uint8_t *bits, int64_t index)
     return bits[byte] >> (index - byte * 8) & 1;
 }
 
-/* eight_bits gives bits index to index+7; a byte without one of them is not read. */
-static int eight_bits(const uint8_t *bits, int64_t index)
+/* some_bits gives `count` bits, at most 32, from bit `shift` of the first byte on, and anything above
+ * them. A byte without one of them is not read. */
+static uint32_t some_bits(const uint8_t *bits, int shift, int count)
 {
-    const int64_t first = floor_div(index, 8);
-    const int shift = (int)(index - first * 8);
-    const int above = shift ? bits[first + 1] << (8 - shift) : 0;
-    return (bits[first] >> shift | above) & 0xff;
+    uint32_t word = 0;
+    int i;
+    if (count == ATTN_ALIVE_BITS) {
+        word = bits[0] | (uint32_t)bits[1] << 8 | (uint32_t)bits[2] << 16 | (uint32_t)bits[3] << 24;
+        return shift ? word >> shift | (uint32_t)bits[4] << (ATTN_ALIVE_BITS - shift) : word;
+    }
+    for (i = 0; i < count; i++)
+        word |= (uint32_t)bit_of(bits, shift + i) << i;
+    return word;
 }
 
-static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
+static void bits_row(const key_row *of)
 {
-    static const uint8_t place[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
-    const attn_mask *m = &p->bit_mask;
-    const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
-    const int invert = m->invert != 0;
-    uint64_t places;
-    int t;
-    memcpy(&places, place, sizeof places);
-    for (t = 0; t + 8 <= n && m->stride_kv == 1; t += 8) {
-        const uint64_t apart = EVERY_BYTE((uint64_t)eight_bits(m->data, first + t)) & places;
-        uint8_t eight[8];
-        memcpy(eight, &apart, sizeof eight);
-        hide_zeros(alive + t, eight, 8, invert);
+    const attn_mask *m = &of->p->bit_mask;
+    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
+    const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
+    const uint32_t flip = invert ? UINT32_MAX : 0;
+    int k;
+    if (m->stride_kv == 1) {
+        for (k = 0; k < n; k += ATTN_ALIVE_BITS)
+            *word_of(of, k) &=
+                flip ^ some_bits(m->data + byte + k / 8, shift, (int)min64(n - k, ATTN_ALIVE_BITS));
+        return;
     }
-    for (; t < n; t++)
-        alive[t] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+    for (k = 0; k < n; k++)
+        keep_if(of, k, bit_of(m->data, first + k * m->stride_kv) != invert);
 }
 
 /* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
@@ -5056,19 +5162,16 @@ static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int
 }
 
 /* cells_row takes one look-up a cell and not a key. */
-static void cells_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                      uint8_t *alive)
+static void cells_row(const key_row *of)
 {
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t size = m->block_k, row = at->i / m->block_q;
-    int t = 0;
-    while (t < n) {
-        const int64_t column = (j0 + t) / size;
-        const int64_t end = min64(n, (column + 1) * size - j0);
-        const int visible = first_cell(m, s->b, at->head, row, column, column + 1) == column;
-        for (; t < end && !visible; t++)
-            alive[t] = 0;
-        t = (int)end;
+    const attn_block_mask *m = &of->p->block_mask;
+    const int64_t size = m->block_k, row = of->at->i / m->block_q;
+    int from = 0, to;
+    for (; from < of->n; from = to) {
+        const int64_t column = (of->j0 + from) / size;
+        to = (int)min64(of->n, (column + 1) * size - of->j0);
+        if (first_cell(m, of->s->b, of->at->head, row, column, column + 1) != column)
+            hide_between(of, from, to);
     }
 }
 
@@ -5097,14 +5200,14 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
     return min64(end, max64(j, column * m->block_k));
 }
 
-static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive)
+static void callback_row(const key_row *of)
 {
-    int t;
-    for (t = 0; t < n; t++) {
-        if (alive[t]) {
-            const attn_pair pair = pair_of(s, at, j0 + t);
-            alive[t] = p->mask(p->callback_user, &pair) != 0;
+    const attn_params *p = of->p;
+    int k;
+    for (k = 0; k < of->n; k++) {
+        if (*word_of(of, k) >> k % ATTN_ALIVE_BITS & 1) {
+            const attn_pair pair = pair_of(of->s, of->at, of->j0 + k);
+            keep_if(of, k, p->mask(p->callback_user, &pair) != 0);
         }
     }
 }
@@ -5133,6 +5236,12 @@ static const mask_rule mask_rules[] = {
     { MEMBER(bit_mask.data), .row = bits_row },
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
 };
+
+/* A rule_list is the `row` of each rule that decides about a tile. */
+typedef struct rule_list {
+    int n;
+    void (*at[COUNT_OF(mask_rules)])(const key_row *of);
+} rule_list;
 
 /* asks_pairs tells whether a rule is on that is no interval. */
 static int asks_pairs(const attn_params *p)
@@ -5225,7 +5334,6 @@ static void set_scratch(tile *t, char *slot)
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint32_t *)(void *)(slot + pl->alive);
-    t->row = (uint8_t *)(slot + pl->row);
     t->matrix = (float *)(void *)(slot + pl->matrix);
     t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
     t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
@@ -5512,24 +5620,6 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
 }
 
-/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
- * is good until the next call for this slot. */
-static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
-{
-    attn_ahead a = { .lines = 0 };
-    attn_runs runs;
-    if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
-        return a;
-    a.run = runs.run;
-    a.row = *runs.run;
-    a.stride = runs.stride;
-    a.left = runs.first;
-    a.each_run = runs.each;
-    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
-    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
-    return a;
-}
-
 /* src/visibility.c - which pairs of a tile are visible, and which lanes of its blocks. */
 
 /* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
@@ -5562,62 +5652,45 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_row sets t->row to 1 for keys begin to end-1 and to 0 for the others of n. */
-static void fill_row(tile *t, int begin, int end, int n)
+/* show_all makes n keys visible to all lanes. */
+static void show_all(tile *t, int n)
 {
-    if (end - begin < n)
-        memset(t->row, 0, (size_t)n);
-    if (begin < end)
-        memset(t->row + begin, 1, (size_t)(end - begin));
+    uint32_t *word = t->alive;
+    int r;
+    for (; n > 0; n -= ATTN_ALIVE_BITS)
+        for (r = 0; r < t->pl->rows; r++)
+            *word++ = bits_below(n);
 }
 
-/* bits_of_bytes gives bit i = byte i of eight bytes that are 0 or 1. The bytes of the factor lie in memory
- * as those of x do, so that the order of bytes in a word does not matter. */
-static uint32_t bits_of_bytes(const uint8_t *bytes)
+static int row_class(const key_row *of)
 {
-    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
-    uint64_t x, factor;
-    memcpy(&x, bytes, sizeof x);
-    memcpy(&factor, gather, sizeof factor);
-    ATTN_ASSERT((x & ~EVERY_BYTE(1)) == 0);
-    return (uint32_t)((x * factor) >> 56);
-}
-
-/* pack_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. The
- * shift leaves out what a word has beyond n. */
-static int pack_row(tile *t, int r, int n)
-{
-    uint32_t *to = t->alive + r, some = 0, missing = 0;
-    int k, i;
-    memset(t->row + n, 0, 8);
-    for (k = 0; k < n; k += ATTN_ALIVE_BITS, to += t->pl->rows) {
-        const int count = n - k < ATTN_ALIVE_BITS ? n - k : ATTN_ALIVE_BITS;
-        uint32_t bits = 0;
-        for (i = 0; i < count; i += 8)
-            bits |= bits_of_bytes(t->row + k + i) << i;
-        *to = bits;
-        some |= bits;
-        missing |= ~bits << (ATTN_ALIVE_BITS - count);
+    const uint32_t *word = of->alive;
+    uint32_t some = 0, missing = 0;
+    int left = of->n;
+    for (; left > 0; left -= ATTN_ALIVE_BITS, word += of->apart) {
+        some |= *word;
+        missing |= *word ^ bits_below(left);
     }
     return !some ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
 
-/* ask_rows sets t->alive to what the ranges and the rules in the set `asked` leave, and gives the
- * class. */
-static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
+/* ask_rows sets t->alive to what the ranges and these rules leave, and gives the class. */
+static int ask_rows(tile *t, const rule_list *rules, int64_t j0, int n)
 {
+    const int rows = t->pl->rows;
+    key_row row = { &t->pr->p, &t->s, t->lanes, t->pl->kernels, j0, n, t->alive, rows };
     int r, m, begin, end, class, seen = 0, missing = 0;
     t->alive_from = j0;
-    for (r = 0; r < t->pl->rows; r++) {
+    show_all(t, n);
+    for (r = 0; r < rows; r++, row.at++, row.alive++) {
         lane_range(t, r, j0, n, &begin, &end);
-        fill_row(t, begin, end, n);
-        for (m = 0; m < COUNT_OF(mask_rules) && begin < end; m++)
-            if (asked >> m & 1)
-                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0 + begin, end - begin,
-                                  t->row + begin);
-        class = pack_row(t, r, n);
+        hide_between(&row, 0, begin);
+        hide_between(&row, end, n);
+        for (m = 0; m < rules->n && begin < end; m++)
+            rules->at[m](&row);
+        class = row_class(&row);
         seen |= class != ATTN_TILE_EMPTY;
-        missing |= class != ATTN_TILE_FULL && t->lanes[r].used;
+        missing |= class != ATTN_TILE_FULL && row.at->used;
     }
     return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
@@ -5626,7 +5699,7 @@ static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const int class = range_class(t, j0, n);
-    unsigned asked = 0;
+    rule_list rules = { 0, { NULL } };
     int m;
     t->by_pair = 0;
     for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY; m++) {
@@ -5637,10 +5710,11 @@ static int tile_class(tile *t, int64_t j0, int n)
         answer = rule->tile ? rule->tile(&t->pr->p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
         if (answer == ATTN_TILE_EMPTY)
             return ATTN_TILE_EMPTY;
-        asked |= (answer != ATTN_TILE_FULL ? 1u : 0u) << m;
+        if (answer != ATTN_TILE_FULL)
+            rules.at[rules.n++] = rule->row;
     }
-    t->by_pair = asked != 0;
-    return asked ? ask_rows(t, asked, j0, n) : class;
+    t->by_pair = rules.n > 0;
+    return rules.n > 0 ? ask_rows(t, &rules, j0, n) : class;
 }
 
 /* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
@@ -5656,20 +5730,22 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* lanes_alive gives the lanes to whom t->alive leaves one of the n keys from `from` on, at most
- * ATTN_BLOCK. */
+/* lanes_alive gives the lanes from the first to the last to whom t->alive leaves one of the n keys from
+ * `from` on, at most ATTN_BLOCK. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const int rows = t->pl->rows, first = (int)(from - t->alive_from);
     const uint32_t *const alive = t->alive + first / ATTN_ALIVE_BITS * rows;
     const uint64_t keys = ((UINT64_C(1) << n) - 1) << first % ATTN_ALIVE_BITS;
     const uint32_t low = (uint32_t)keys, high = (uint32_t)(keys >> ATTN_ALIVE_BITS);
-    attn_lanes lanes = { 0, 0 };
-    int r;
+    const uint32_t *const next = high ? alive + rows : alive; /* There may be no next word. */
+    attn_lanes lanes = t->span;
     ATTN_ASSERT(first >= 0 && n >= 1 && n <= ATTN_BLOCK);
-    for (r = t->span.begin; r < t->span.end; r++)
-        if ((alive[r] & low) || (high && alive[rows + r] & high))
-            widen_lanes(&lanes, r);
+    while (lanes.begin < lanes.end && !((alive[lanes.begin] & low) | (next[lanes.begin] & high)))
+        lanes.begin++;
+    while (lanes.begin < lanes.end &&
+           !((alive[lanes.end - 1] & low) | (next[lanes.end - 1] & high)))
+        lanes.end--;
     return lanes;
 }
 
@@ -5696,8 +5772,16 @@ static void apply_softcap(tile *t, float *s, int64_t j0, int n)
     t->pl->kernels->softcap(s, n, t->pr->cap2, t->pr->icap2);
 }
 
+/* bias_at tells where the bias has key j of a lane. */
+static int64_t bias_at(const tile *t, const lane *l, int64_t j)
+{
+    const attn_bias *bias = &t->pr->p.bias;
+    return t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
+           (t->s.column + j) * bias->stride_kv;
+}
+
 /* bias_rows points t->row_in to n biases of each lane from key j on: f32 as they lie side by side, and
- * others widened into t->stage. */
+ * others widened into t->x_tile. */
 static void bias_rows(tile *t, int64_t j, int n)
 {
     const attn_bias *bias = &t->pr->p.bias;
@@ -5705,15 +5789,14 @@ static void bias_rows(tile *t, int64_t j, int n)
     int r, i;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
-        float *space = t->stage + r * n;
+        float *space = t->x_tile + r * n;
         int64_t at;
         t->row_in[r] = space;
         if (!l->used) {
             memset(space, 0, (size_t)n * sizeof *space);
             continue;
         }
-        at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
-             (t->s.column + j) * bias->stride_kv;
+        at = bias_at(t, l, j);
         if (bias->stride_kv == 1)
             t->row_in[r] = run_as_f32(t->pl->kernels, bias->dtype, bias->data, at, n, space);
         else
@@ -5724,18 +5807,8 @@ static void bias_rows(tile *t, int64_t j, int n)
 
 static void apply_bias(tile *t, float *s, int64_t j0, int n)
 {
-    const attn_params *p = &t->pr->p;
-    const int rows = t->pl->rows;
-    const int most = (int)min64(n, max64(p->head_dim, p->head_dim_v)); /* of t->stage */
-    int j, r;
-    for (r = 0; r < rows; r++)
-        t->lane_values[r] = LOG2E_HI;
-    for (j = 0; j < n; j += most) {
-        const int count = n - j < most ? n - j : most;
-        bias_rows(t, j0 + j, count);
-        t->pl->kernels->pack(t->x_tile + j * rows, t->row_in, count);
-    }
-    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+    bias_rows(t, j0, n);
+    t->pl->kernels->add_rows(s, t->row_in, LOG2E_HI, n);
 }
 
 /* is_near tells whether 32 bits hold the distances of a row from a tile of keys. */
@@ -5926,6 +5999,79 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads)
         slopes[h] = exp2_canon(x);
     }
     return ATTN_OK;
+}
+
+/* src/ahead.c - what a product asks for beside its own work: what the next steps read. */
+
+/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
+ * is good until the next call for this slot. */
+static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
+{
+    attn_ahead a = { .lines = 0 };
+    attn_runs runs;
+    if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
+        return a;
+    a.run = runs.run;
+    a.row = *runs.run;
+    a.stride = runs.stride;
+    a.left = runs.first;
+    a.each_run = runs.each;
+    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
+    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
+    return a;
+}
+
+/* lanes_ahead gives `bytes` bytes of a row for each used lane, from at(t, lane, j) on. Rows that follow
+ * each other and are one, as those of the heads of a group may be, count once. */
+static attn_ahead lanes_ahead(const tile *t,
+                              const char *(*at)(const tile *t, const lane *l, int64_t j), int64_t j,
+                              int64_t bytes)
+{
+    const char **list = t->ahead_runs;
+    int64_t count = 0;
+    attn_ahead a = { .left = 1, .each_run = 1, .bytes = bytes, .run = list };
+    int r;
+    for (r = t->span.begin; r < t->span.end; r++) {
+        const lane *l = &t->lanes[r];
+        const char *row = l->used ? at(t, l, j) : NULL;
+        if (row && (count == 0 || row != list[count - 1]))
+            list[count++] = row;
+    }
+    list[count] = list[count - 1];
+    a.row = *list;
+    a.lines = count * ceil_div(bytes, ALIGNMENT);
+    return a;
+}
+
+static const char *bias_row(const tile *t, const lane *l, int64_t j)
+{
+    const attn_bias *bias = &t->pr->p.bias;
+    return (const char *)bias->data + bias_at(t, l, j) * (int64_t)bytes_of(bias->dtype);
+}
+
+/* logits_ahead is for Q K^T of keys j to end-1: their bias, which a row has for itself, or else V. */
+static attn_ahead logits_ahead(const tile *t, int64_t j, int64_t end, int values)
+{
+    const int64_t bytes = (int64_t)bytes_of(t->pr->p.bias.dtype);
+    return t->pl->bias_ahead ? lanes_ahead(t, bias_row, j, (end - j) * bytes)
+                             : rows_ahead(t, VALUES, j, values ? end : j);
+}
+
+static const char *mask_row(const tile *t, const lane *l, int64_t j)
+{
+    const attn_params *p = &t->pr->p;
+    const key_row of = { .p = p, .s = &t->s, .at = l, .j0 = j };
+    return p->bool_mask.data
+               ? (const char *)p->bool_mask.data + mask_at(&p->bool_mask, &of)
+               : (const char *)p->bit_mask.data + floor_div(mask_at(&p->bit_mask, &of), 8);
+}
+
+/* values_ahead is for P V before keys j to end-1: their mask, which is read first, or else K. */
+static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
+{
+    const int64_t bytes = t->pr->p.bool_mask.data ? end - j : (end - j) / 8 + 1;
+    return t->pl->mask_ahead && j < end ? lanes_ahead(t, mask_row, j, bytes)
+                                        : rows_ahead(t, KEYS, j, keys ? end : j);
 }
 
 /* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
@@ -6336,7 +6482,6 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     const int class = tile_class(t, j0, n);
     const int64_t next = j0 + n;
     const int leads = t->pl->ahead && t->keys->asked < next;
-    const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
         return;
@@ -6344,13 +6489,13 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    ahead = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    ahead = logits_ahead(t, j0, next, leads && values);
     add_blocks(t, j0, class, &ahead);
     if (!values)
         return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    ahead = rows_ahead(t, KEYS, next, end);
+    ahead = values_ahead(t, next, min64(next + t->pl->keys, t->hi), leads && !t->pl->by_pair);
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 
@@ -10820,7 +10965,6 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, blank.lane_values, 3 * rows),
         PART(desk, blank.lane_ints, 2 * rows),
         PART(desk, blank.alive, rows * ALIVE_WORDS(keys)),
-        PART(desk, blank.row, ROW_BYTES(keys)),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
         PART(desk, part[KEYS], times(keys, pitch)),
         PART(desk, total[KEYS], times(lay->max_keys, pitch)),

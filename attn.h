@@ -1961,7 +1961,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 13
+#define ATTN_KERNEL_ABI 14
 
 #ifdef __cplusplus
 }

@@ -56,6 +56,10 @@
 #define v_ints(p) _mm256_cvtepi32_ps(_mm256_loadu_si256((const void *)(p)))
 #define v_bit(p, i) /* the sign selects */                                                         \
     v_float(_mm256_sll_epi32(_mm256_loadu_si256((const void *)(p)), _mm_cvtsi32_si128(31 - (i))))
+#define v_same(p, i)                                                                               \
+    v_float(_mm256_cmpeq_epi32(_mm256_loadu_si256((const void *)(p)), _mm256_set1_epi32(i)))
+#define vm_bits(m) ((uint32_t)_mm256_movemask_ps(m))
+#define b_nonzero(p) nonzero_avx2(p)
 #define v_half(p) _mm_loadu_si128((const void *)(p))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
@@ -83,7 +87,8 @@
 #define w_below(x, u) words_below_avx2(x, u)
 
 #define XOR_3(a, b, c) _mm256_xor_si256(_mm256_xor_si256(a, b), c)
-WORDS_IN_HALVES(avx2, __m256i, _mm256_set1_epi32, _mm256_mul_epu32, _mm256_srli_epi64, XOR_3)
+#define UPPER(x) _mm256_shuffle_epi32(x, 0xf5)
+WORDS_IN_HALVES(avx2, __m256i, _mm256_set1_epi32, _mm256_mul_epu32, UPPER, XOR_3)
 
 /* With the sign bit turned, words compare as integers do. */
 INLINE __m256 words_below_avx2(words_avx2 x, uint32_t u)
@@ -92,6 +97,13 @@ INLINE __m256 words_below_avx2(words_avx2 x, uint32_t u)
     const __m256i all = _mm256_blend_epi32(x.even, odd, 0xaa);
     const __m256i limit = _mm256_xor_si256(_mm256_set1_epi32((int)u), sign);
     return v_float(_mm256_cmpgt_epi32(limit, _mm256_xor_si256(all, sign)));
+}
+
+INLINE uint32_t nonzero_avx2(const uint8_t *p)
+{
+    const __m256i zeros =
+        _mm256_cmpeq_epi8(_mm256_loadu_si256((const void *)p), _mm256_setzero_si256());
+    return ~(uint32_t)_mm256_movemask_epi8(zeros);
 }
 
 /* 16-bit numbers without -0. */

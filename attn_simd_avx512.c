@@ -58,6 +58,9 @@
 #define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
 #define v_bit(p, i)                                                                                \
     _mm512_test_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32((int)(1u << (i))))
+#define v_same(p, i) _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32(i))
+#define vm_bits(m) ((uint32_t)(m))
+#define b_nonzero(p) nonzero_avx512(p)
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
@@ -83,13 +86,21 @@
 #define w_below(x, u) words_below_avx512(x, u)
 
 #define XOR_3(a, b, c) _mm512_ternarylogic_epi32(a, b, c, 0x96)
-WORDS_IN_HALVES(avx512, __m512i, _mm512_set1_epi32, _mm512_mul_epu32, _mm512_srli_epi64, XOR_3)
+#define UPPER(x) _mm512_shuffle_epi32(x, (_MM_PERM_ENUM)0xf5)
+WORDS_IN_HALVES(avx512, __m512i, _mm512_set1_epi32, _mm512_mul_epu32, UPPER, XOR_3)
 
 INLINE __mmask16 words_below_avx512(words_avx512 x, uint32_t u)
 {
     const __m512i odd = _mm512_slli_epi64(x.odd, 32);
     const __m512i all = _mm512_mask_blend_epi32(0xaaaa, x.even, odd);
     return _mm512_cmplt_epu32_mask(all, _mm512_set1_epi32((int)u));
+}
+
+INLINE uint32_t nonzero_avx512(const uint8_t *p)
+{
+    const __m256i zeros =
+        _mm256_cmpeq_epi8(_mm256_loadu_si256((const void *)p), _mm256_setzero_si256());
+    return ~(uint32_t)_mm256_movemask_epi8(zeros);
 }
 
 /* 16-bit numbers without -0. */

@@ -49,6 +49,9 @@
 #define v_larger(a, x) v_float(vmaxq_u32(v_int(a), v_int(vabsq_f32(x))))
 #define v_ints(p) vcvtq_f32_s32(vld1q_s32(p))
 #define v_bit(p, i) vtstq_u32(vld1q_u32(p), vdupq_n_u32(1u << (i)))
+#define v_same(p, i) vceqq_s32(vld1q_s32(p), vdupq_n_s32(i))
+#define vm_bits(m) mask_of_neon(m)
+#define b_nonzero(p) nonzero_neon(p)
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
 #define v_to_f16(p, x) to_f16_neon(p, x)
@@ -78,6 +81,24 @@ INLINE uint32x4_t words_high_neon(uint32x4_t x, uint32x4_t factor)
     const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(factor));
     const uint64x2_t high = vmull_high_u32(x, factor);
     return vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+}
+
+INLINE uint32_t mask_of_neon(uint32x4_t m)
+{
+    static const uint32_t place[4] = { 1, 2, 4, 8 };
+    return vaddvq_u32(vandq_u32(m, vld1q_u32(place)));
+}
+
+/* A byte of each eight gathers their bits in three sums of neighbours. */
+INLINE uint32_t nonzero_neon(const uint8_t *p)
+{
+    const uint8x16_t place = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    const uint8x16_t low = vld1q_u8(p), high = vld1q_u8(p + 16);
+    uint8x16_t sum =
+        vpaddq_u8(vandq_u8(vtstq_u8(low, low), place), vandq_u8(vtstq_u8(high, high), place));
+    sum = vpaddq_u8(sum, sum);
+    sum = vpaddq_u8(sum, sum);
+    return vgetq_lane_u32(vreinterpretq_u32_u8(sum), 0);
 }
 
 /* 16-bit numbers without -0. */

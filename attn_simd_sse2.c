@@ -60,6 +60,9 @@
 #define v_bit(p, i) /* its sign in all bits */                                                     \
     v_float(_mm_srai_epi32(                                                                        \
         _mm_sll_epi32(_mm_loadu_si128((const void *)(p)), _mm_cvtsi32_si128(31 - (i))), 31))
+#define v_same(p, i) v_float(_mm_cmpeq_epi32(_mm_loadu_si128((const void *)(p)), _mm_set1_epi32(i)))
+#define vm_bits(m) ((uint32_t)_mm_movemask_ps(m))
+#define b_nonzero(p) nonzero_sse2(p)
 #define v_half(p) _mm_unpacklo_epi16(_mm_loadl_epi64((const void *)(p)), _mm_setzero_si128())
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))
@@ -76,7 +79,8 @@
 #define w_below(x, u) words_below_sse2(x, u)
 
 #define XOR_3(a, b, c) _mm_xor_si128(_mm_xor_si128(a, b), c)
-WORDS_IN_HALVES(sse2, __m128i, _mm_set1_epi32, _mm_mul_epu32, _mm_srli_epi64, XOR_3)
+#define UPPER(x) _mm_shuffle_epi32(x, 0xf5)
+WORDS_IN_HALVES(sse2, __m128i, _mm_set1_epi32, _mm_mul_epu32, UPPER, XOR_3)
 
 /* With the sign bit turned, words compare as integers do. */
 INLINE __m128 words_below_sse2(words_sse2 x, uint32_t u)
@@ -86,6 +90,17 @@ INLINE __m128 words_below_sse2(words_sse2 x, uint32_t u)
     const __m128i all = _mm_or_si128(_mm_and_si128(x.even, lower), odd);
     const __m128i limit = _mm_xor_si128(_mm_set1_epi32((int)u), sign);
     return v_float(_mm_cmplt_epi32(_mm_xor_si128(all, sign), limit));
+}
+
+INLINE uint32_t zeros_sse2(const uint8_t *p)
+{
+    const __m128i x = _mm_loadu_si128((const void *)p);
+    return (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(x, _mm_setzero_si128()));
+}
+
+INLINE uint32_t nonzero_sse2(const uint8_t *p)
+{
+    return ~(zeros_sse2(p) | zeros_sse2(p + 16) << 16);
 }
 
 INLINE void transpose_sse2(__m128 *x)

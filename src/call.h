@@ -88,7 +88,7 @@ typedef struct plan {
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
     int in_place[2];
     /* These are offsets into a slot, in bytes. */
-    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive, row;
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
@@ -105,6 +105,7 @@ typedef struct plan {
     range_list ranges; /* ranges are those of the other masks. */
     int ahead;         /* Nonzero means that products ask for what the next ones read. */
     int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
+    int bias_ahead, mask_ahead; /* Nonzero means that products ask for theirs. */
 } plan;
 
 enum { KEYS, VALUES };
@@ -129,9 +130,8 @@ typedef struct block {
     int raised;       /* Nonzero means that o *= alpha comes before it enters. */
 } block;
 
-/* The words of `alive` for a lane, and the bytes of `row`, of which bits_of_bytes reads eight at once. */
+/* The words of `alive` for a lane. */
 #define ALIVE_WORDS(keys) ((keys) / ATTN_ALIVE_BITS + 1)
-#define ROW_BYTES(keys) ((keys) + 8)
 
 /* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
 typedef struct tile {
@@ -143,15 +143,14 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile [keys][rows] holds bias or distances. */
+    float *x_tile;        /* x_tile holds distances [keys][rows], or the bias of each row. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
     block *blocks;
     /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key alive_from on. It is
-     * valid only where by_pair is set. row has a byte for each key while one row is asked. */
+     * valid only where by_pair is set. */
     uint32_t *alive;
-    uint8_t *row;
     float *matrix;                           /* The naive path has this head's logits here. */
     const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
     sequence s;

@@ -191,6 +191,17 @@ KERNEL void add_scaled_body(int hw, float *RESTRICT s, const float *RESTRICT x,
     }
 }
 
+KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < LANES; r++) {
+            const float b = x[r][j], y = fma32(hw, b, factor, s[r]);
+            s[r] = choose(b == NEG_INF, NEG_INF, y);
+        }
+    }
+}
+
 /* The running maximum is the second operand, so that a NaN in s leaves it alone. */
 KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 {
@@ -303,6 +314,46 @@ KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
         const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
         for (r = 0; r < LANES; r++)
             s[r] = choose((words[r] & bit) != 0, s[r], NEG_INF);
+    }
+}
+
+/* nonzero_bits tells which of eight bytes are not 0. The bytes of the factor lie in memory as those of
+ * x do, so that the order of bytes in a word does not matter. */
+static uint32_t nonzero_bits(const uint8_t *bytes)
+{
+    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
+    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t x, factor;
+    memcpy(&x, bytes, sizeof x);
+    memcpy(&factor, gather, sizeof factor);
+    x = (((x & low) + low) | x) >> 7 & UINT64_C(0x0101010101010101);
+    return (uint32_t)((x * factor) >> 56);
+}
+
+OWN_FRAME static void hide_bytes(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
+{
+    const uint32_t flip = invert ? 0 : 0xff;
+    uint8_t rest[8] = { 0 };
+    int k;
+    for (k = 0; k + 8 <= n; k += 8)
+        alive[k / ATTN_ALIVE_BITS * apart] &=
+            ~((nonzero_bits(x + k) ^ flip) << k % ATTN_ALIVE_BITS);
+    if (k == n)
+        return;
+    memcpy(rest, x + k, (size_t)(n - k));
+    alive[k / ATTN_ALIVE_BITS * apart] &= ~((nonzero_bits(rest) ^ flip) << k % ATTN_ALIVE_BITS);
+}
+
+/* The last key comes first: clang shifts vectors by multiplying floats, which may raise a flag. */
+OWN_FRAME static void hide_others(uint32_t *alive, int apart, const int32_t *ids, int n,
+                                  int32_t own)
+{
+    int k, i;
+    for (k = 0; k < n; k += ATTN_ALIVE_BITS, alive += apart) {
+        uint32_t same = 0;
+        for (i = n - k < ATTN_ALIVE_BITS ? n - 1 : k + ATTN_ALIVE_BITS - 1; i >= k; i--)
+            same = same << 1 | (ids[i] == own);
+        *alive &= same;
     }
 }
 
@@ -476,6 +527,8 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define pv_body(hw, p) add_values_body(hw, 0, p)
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define hide_bytes_body(hw, alive, apart, x, n, invert) hide_bytes(alive, apart, x, n, invert)
+#define hide_others_body(hw, alive, apart, ids, n, own) hide_others(alive, apart, ids, n, own)
 #define outer_body(hw, f) sum_rows_body(hw, 0, f)
 #define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
 

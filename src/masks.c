@@ -9,13 +9,23 @@
 
 #include "problem.c"
 
+/* A key_row is a row that is asked about keys j0 to j0+n-1. */
+typedef struct key_row {
+    const attn_params *p;
+    const sequence *s;
+    const lane *at;
+    const attn_kernels *kernels;
+    int64_t j0;
+    int n;
+    /* Bit k % 32 of alive[k / 32 * apart] tells whether key j0 + k is visible. Bits behind n are 0. */
+    uint32_t *alive;
+    int apart;
+} key_row;
+
 typedef struct mask_rule {
-    member on;      /* The rule is active where this field is set. */
-    range_fn range; /* NULL means that the rule is no interval. */
-    /* row clears alive[t] where key j0 + t is hidden from the lane, t = 0..n-1. A byte of alive is 0
-     * or 1 and must stay so. */
-    void (*row)(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                uint8_t *alive);
+    member on;                      /* The rule is active where this field is set. */
+    range_fn range;                 /* NULL means that the rule is no interval. */
+    void (*row)(const key_row *of); /* row clears the bits of keys that are hidden. */
     /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
     int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
     /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
@@ -23,8 +33,36 @@ typedef struct mask_rule {
                     int64_t end);
 } mask_rule;
 
-/* EVERY_BYTE repeats a byte in a word of 64 bits. */
-#define EVERY_BYTE(byte) (UINT64_C(0x0101010101010101) * (byte))
+/* bits_below gives the lowest n bits: none below 0, all of a word from 32 on. */
+static uint32_t bits_below(int n)
+{
+    return n <= 0 ? 0 : n < ATTN_ALIVE_BITS ? (UINT32_C(1) << n) - 1 : UINT32_MAX;
+}
+
+static uint32_t bits_between(int from, int to)
+{
+    return bits_below(to) & ~bits_below(from);
+}
+
+/* word_of gives the word with key k of the row. */
+static uint32_t *word_of(const key_row *of, int k)
+{
+    return &of->alive[k / ATTN_ALIVE_BITS * of->apart];
+}
+
+/* keep_if hides key k of the row unless it is visible by one more rule. */
+static void keep_if(const key_row *of, int k, int visible)
+{
+    *word_of(of, k) &= ~((uint32_t)!visible << k % ATTN_ALIVE_BITS);
+}
+
+/* hide_between hides keys `from` to `to`-1 of the row. */
+static void hide_between(const key_row *of, int from, int to)
+{
+    int k = from / ATTN_ALIVE_BITS * ATTN_ALIVE_BITS;
+    for (; k < to; k += ATTN_ALIVE_BITS)
+        *word_of(of, k) &= ~bits_between(from - k, to - k);
+}
 
 static int64_t floor_div(int64_t a, int64_t b)
 {
@@ -68,13 +106,11 @@ static const int32_t *key_ids(const attn_params *p, const sequence *s)
            (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
 }
 
-static void segments_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive)
+static void segments_row(const key_row *of)
 {
-    const int32_t own = query_ids(p, s)[at->i], *const kv = key_ids(p, s) + j0;
-    int t;
-    for (t = 0; t < n; t++)
-        alive[t] &= own == kv[t];
+    const int32_t own = query_ids(of->p, of->s)[of->at->i];
+    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
+    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
 }
 
 /* An id_span is the ids from the least to the largest of some rows or keys. */
@@ -115,18 +151,19 @@ static int64_t segments_next(const attn_params *p, const sequence *s, const hull
 
 /* Parents precede their children, so that one walk up from the query meets its ancestors in
  * descending order, as the keys are visited. */
-static void tree_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
+static void tree_row(const key_row *of)
 {
+    const attn_params *p = of->p;
+    const sequence *s = of->s;
     const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
     const int64_t first_node = s->kv_len - s->q_len;
-    int64_t ancestor = at->i;
-    int t;
-    for (t = n - 1; t >= 0 && j0 + t >= first_node; t--) {
-        const int64_t node = j0 + t - first_node;
+    int64_t ancestor = of->at->i;
+    int k;
+    for (k = of->n - 1; k >= 0 && of->j0 + k >= first_node; k--) {
+        const int64_t node = of->j0 + k - first_node;
         while (ancestor > node)
             ancestor = parents[ancestor];
-        alive[t] &= ancestor == node;
+        keep_if(of, k, ancestor == node);
     }
 }
 
@@ -137,42 +174,26 @@ static int tree_tile(const attn_params *p, const sequence *s, const hull *at, in
     return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
 }
 
-static int64_t mask_at(const attn_mask *m, const sequence *s, const lane *at)
+/* mask_at tells where a mask has the first key of the row. */
+static int64_t mask_at(const attn_mask *m, const key_row *of)
 {
-    return s->b * m->stride_batch + at->head * m->stride_head + at->i * m->stride_q;
+    const sequence *s = of->s;
+    return s->b * m->stride_batch + of->at->head * m->stride_head + of->at->i * m->stride_q +
+           (s->column + of->j0) * m->stride_kv;
 }
 
-/* hide_zeros clears alive[t] where data[t] is 0 or, if invert is 1, where it is not, eight keys at a
- * time. */
-static void hide_zeros(uint8_t *alive, const uint8_t *data, int n, int invert)
+static void bool_row(const key_row *of)
 {
-    const uint64_t ones = EVERY_BYTE(1), low = EVERY_BYTE(0x7f), flip = invert ? ones : 0;
-    uint64_t x, seen;
-    int t;
-    for (t = 0; t + 8 <= n; t += 8) {
-        memcpy(&x, data + t, sizeof x);
-        memcpy(&seen, alive + t, sizeof seen);
-        seen &= (((((x & low) + low) | x) >> 7) & ones) ^ flip;
-        memcpy(alive + t, &seen, sizeof seen);
-    }
-    for (; t < n; t++)
-        alive[t] &= (data[t] != 0) != invert;
-}
-
-static void bool_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
-{
-    const attn_mask *m = &p->bool_mask;
-    const uint8_t *data = m->data + mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
+    const attn_mask *m = &of->p->bool_mask;
+    const uint8_t *data = m->data + mask_at(m, of);
     const int invert = m->invert != 0;
-    int t;
+    int k;
     if (m->stride_kv == 1) {
-        PREFETCH_NEAR(data + n); /* The next tile reads a line of each of many rows. */
-        hide_zeros(alive, data, n, invert);
+        of->kernels->hide_bytes(of->alive, of->apart, data, of->n, invert);
         return;
     }
-    for (t = 0; t < n; t++)
-        alive[t] &= (data[t * m->stride_kv] != 0) != invert;
+    for (k = 0; k < of->n; k++)
+        keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
 }
 
 static int bit_of(const uint8_t *bits, int64_t index)
@@ -181,33 +202,36 @@ static int bit_of(const uint8_t *bits, int64_t index)
     return bits[byte] >> (index - byte * 8) & 1;
 }
 
-/* eight_bits gives bits index to index+7; a byte without one of them is not read. */
-static int eight_bits(const uint8_t *bits, int64_t index)
+/* some_bits gives `count` bits, at most 32, from bit `shift` of the first byte on, and anything above
+ * them. A byte without one of them is not read. */
+static uint32_t some_bits(const uint8_t *bits, int shift, int count)
 {
-    const int64_t first = floor_div(index, 8);
-    const int shift = (int)(index - first * 8);
-    const int above = shift ? bits[first + 1] << (8 - shift) : 0;
-    return (bits[first] >> shift | above) & 0xff;
+    uint32_t word = 0;
+    int i;
+    if (count == ATTN_ALIVE_BITS) {
+        word = bits[0] | (uint32_t)bits[1] << 8 | (uint32_t)bits[2] << 16 | (uint32_t)bits[3] << 24;
+        return shift ? word >> shift | (uint32_t)bits[4] << (ATTN_ALIVE_BITS - shift) : word;
+    }
+    for (i = 0; i < count; i++)
+        word |= (uint32_t)bit_of(bits, shift + i) << i;
+    return word;
 }
 
-static void bits_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                     uint8_t *alive)
+static void bits_row(const key_row *of)
 {
-    static const uint8_t place[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
-    const attn_mask *m = &p->bit_mask;
-    const int64_t first = mask_at(m, s, at) + (s->column + j0) * m->stride_kv;
-    const int invert = m->invert != 0;
-    uint64_t places;
-    int t;
-    memcpy(&places, place, sizeof places);
-    for (t = 0; t + 8 <= n && m->stride_kv == 1; t += 8) {
-        const uint64_t apart = EVERY_BYTE((uint64_t)eight_bits(m->data, first + t)) & places;
-        uint8_t eight[8];
-        memcpy(eight, &apart, sizeof eight);
-        hide_zeros(alive + t, eight, 8, invert);
+    const attn_mask *m = &of->p->bit_mask;
+    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
+    const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
+    const uint32_t flip = invert ? UINT32_MAX : 0;
+    int k;
+    if (m->stride_kv == 1) {
+        for (k = 0; k < n; k += ATTN_ALIVE_BITS)
+            *word_of(of, k) &=
+                flip ^ some_bits(m->data + byte + k / 8, shift, (int)min64(n - k, ATTN_ALIVE_BITS));
+        return;
     }
-    for (; t < n; t++)
-        alive[t] &= bit_of(m->data, first + t * m->stride_kv) != invert;
+    for (k = 0; k < n; k++)
+        keep_if(of, k, bit_of(m->data, first + k * m->stride_kv) != invert);
 }
 
 /* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
@@ -245,19 +269,16 @@ static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int
 }
 
 /* cells_row takes one look-up a cell and not a key. */
-static void cells_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                      uint8_t *alive)
+static void cells_row(const key_row *of)
 {
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t size = m->block_k, row = at->i / m->block_q;
-    int t = 0;
-    while (t < n) {
-        const int64_t column = (j0 + t) / size;
-        const int64_t end = min64(n, (column + 1) * size - j0);
-        const int visible = first_cell(m, s->b, at->head, row, column, column + 1) == column;
-        for (; t < end && !visible; t++)
-            alive[t] = 0;
-        t = (int)end;
+    const attn_block_mask *m = &of->p->block_mask;
+    const int64_t size = m->block_k, row = of->at->i / m->block_q;
+    int from = 0, to;
+    for (; from < of->n; from = to) {
+        const int64_t column = (of->j0 + from) / size;
+        to = (int)min64(of->n, (column + 1) * size - of->j0);
+        if (first_cell(m, of->s->b, of->at->head, row, column, column + 1) != column)
+            hide_between(of, from, to);
     }
 }
 
@@ -286,14 +307,14 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
     return min64(end, max64(j, column * m->block_k));
 }
 
-static void callback_row(const attn_params *p, const sequence *s, const lane *at, int64_t j0, int n,
-                         uint8_t *alive)
+static void callback_row(const key_row *of)
 {
-    int t;
-    for (t = 0; t < n; t++) {
-        if (alive[t]) {
-            const attn_pair pair = pair_of(s, at, j0 + t);
-            alive[t] = p->mask(p->callback_user, &pair) != 0;
+    const attn_params *p = of->p;
+    int k;
+    for (k = 0; k < of->n; k++) {
+        if (*word_of(of, k) >> k % ATTN_ALIVE_BITS & 1) {
+            const attn_pair pair = pair_of(of->s, of->at, of->j0 + k);
+            keep_if(of, k, p->mask(p->callback_user, &pair) != 0);
         }
     }
 }
@@ -322,6 +343,12 @@ static const mask_rule mask_rules[] = {
     { MEMBER(bit_mask.data), .row = bits_row },
     { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
 };
+
+/* A rule_list is the `row` of each rule that decides about a tile. */
+typedef struct rule_list {
+    int n;
+    void (*at[COUNT_OF(mask_rules)])(const key_row *of);
+} rule_list;
 
 /* asks_pairs tells whether a rule is on that is no interval. */
 static int asks_pairs(const attn_params *p)

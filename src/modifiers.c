@@ -11,8 +11,16 @@ static void apply_softcap(tile *t, float *s, int64_t j0, int n)
     t->pl->kernels->softcap(s, n, t->pr->cap2, t->pr->icap2);
 }
 
+/* bias_at tells where the bias has key j of a lane. */
+static int64_t bias_at(const tile *t, const lane *l, int64_t j)
+{
+    const attn_bias *bias = &t->pr->p.bias;
+    return t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
+           (t->s.column + j) * bias->stride_kv;
+}
+
 /* bias_rows points t->row_in to n biases of each lane from key j on: f32 as they lie side by side, and
- * others widened into t->stage. */
+ * others widened into t->x_tile. */
 static void bias_rows(tile *t, int64_t j, int n)
 {
     const attn_bias *bias = &t->pr->p.bias;
@@ -20,15 +28,14 @@ static void bias_rows(tile *t, int64_t j, int n)
     int r, i;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
-        float *space = t->stage + r * n;
+        float *space = t->x_tile + r * n;
         int64_t at;
         t->row_in[r] = space;
         if (!l->used) {
             memset(space, 0, (size_t)n * sizeof *space);
             continue;
         }
-        at = t->s.b * bias->stride_batch + l->head * bias->stride_head + l->i * bias->stride_q +
-             (t->s.column + j) * bias->stride_kv;
+        at = bias_at(t, l, j);
         if (bias->stride_kv == 1)
             t->row_in[r] = run_as_f32(t->pl->kernels, bias->dtype, bias->data, at, n, space);
         else
@@ -39,18 +46,8 @@ static void bias_rows(tile *t, int64_t j, int n)
 
 static void apply_bias(tile *t, float *s, int64_t j0, int n)
 {
-    const attn_params *p = &t->pr->p;
-    const int rows = t->pl->rows;
-    const int most = (int)min64(n, max64(p->head_dim, p->head_dim_v)); /* of t->stage */
-    int j, r;
-    for (r = 0; r < rows; r++)
-        t->lane_values[r] = LOG2E_HI;
-    for (j = 0; j < n; j += most) {
-        const int count = n - j < most ? n - j : most;
-        bias_rows(t, j0 + j, count);
-        t->pl->kernels->pack(t->x_tile + j * rows, t->row_in, count);
-    }
-    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+    bias_rows(t, j0, n);
+    t->pl->kernels->add_rows(s, t->row_in, LOG2E_HI, n);
 }
 
 /* is_near tells whether 32 bits hold the distances of a row from a tile of keys. */

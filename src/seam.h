@@ -173,70 +173,79 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 #define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
 
 /* Those that every set has. */
-#define ATTN_SET_KERNELS(X)                                                                        \
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */        \
-    /* 7fc00000) as the type's, -0 never written. */                                               \
-    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
-    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))               \
-    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
-    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))             \
-    /* qt[d][lane] = q[lane][d]. */                                                                \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))         \
-    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */     \
-    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */     \
-    /* and factor are finite. */                                                                   \
-    X(void, qk, (const attn_product *p), (p))                                                      \
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                      \
-    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))              \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                           \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n)) \
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */               \
-    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))         \
-    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */      \
-    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))         \
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */   \
-    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */     \
-    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */    \
-    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */   \
-    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                 \
-      (s, n, m, l, alpha))                                                                         \
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                               \
-    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                 \
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */        \
-    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))  \
-    /* What attn_exp says. */                                                                      \
-    X(void, exp_block, (const attn_exp *e), (e))                                                   \
-    /* Whether n numbers are all finite. */                                                        \
-    X(int, finite, (const float *x, int64_t n), (x, n))                                            \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */        \
-    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                              \
-    /* x[k][lane] *= alpha[lane] for `count` rows. */                                              \
-    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))             \
-    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */  \
-    /* at least; to the others every key is dead, or they have no query. */                        \
-    X(void, pv, (const attn_product *p), (p))                                                      \
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                    \
-    X(void, pv_select, (const attn_product *p), (p))                                               \
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                   \
-    /* o[head_dim_v][rows]]. */                                                                    \
-    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                   \
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */      \
-    /* where l[lane] is 0; NaN as 7fc00000. */                                                     \
-    X(void, result,                                                                                \
-      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),       \
-      (out, o, l, factor, head_dim_v))                                                             \
-    /* ---- gradients */                                                                           \
-    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */   \
-    /* -inf both become ATTN_DEAD. */                                                              \
-    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))      \
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                \
-    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))   \
-    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */          \
-    /* b[lane][d], to[j][d]), for n keys j. */                                                     \
-    X(void, outer, (const attn_outer *f), (f))                                                     \
-    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                     \
-    X(void, outer_select, (const attn_outer *f), (f))                                              \
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                \
+#define ATTN_SET_KERNELS(X)                                                                         \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */         \
+    /* 7fc00000) as the type's, -0 never written. */                                                \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    /* qt[d][lane] = q[lane][d]. */                                                                 \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))          \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */      \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
+    /* and factor are finite. */                                                                    \
+    X(void, qk, (const attn_product *p), (p))                                                       \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                            \
+    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n))  \
+    /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
+    X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */       \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))          \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where x[k] is 0 or, if invert is 1, where it */   \
+    /* is not, for n bytes; bits of the last word behind them may be cleared, too. */               \
+    X(void, hide_bytes, (uint32_t * alive, int apart, const uint8_t *x, int n, int invert),         \
+      (alive, apart, x, n, invert))                                                                 \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where ids[k] is not `own`, as hide_bytes does. */ \
+    X(void, hide_others, (uint32_t * alive, int apart, const int32_t *ids, int n, int32_t own),     \
+      (alive, apart, ids, n, own))                                                                  \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */    \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */      \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */     \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */    \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                  \
+      (s, n, m, l, alpha))                                                                          \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                                \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                  \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */         \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))   \
+    /* What attn_exp says. */                                                                       \
+    X(void, exp_block, (const attn_exp *e), (e))                                                    \
+    /* Whether n numbers are all finite. */                                                         \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                             \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */   \
+    /* at least; to the others every key is dead, or they have no query. */                         \
+    X(void, pv, (const attn_product *p), (p))                                                       \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                     \
+    X(void, pv_select, (const attn_product *p), (p))                                                \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                    \
+    /* o[head_dim_v][rows]]. */                                                                     \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                    \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */       \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                      \
+    X(void, result,                                                                                 \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),        \
+      (out, o, l, factor, head_dim_v))                                                              \
+    /* ---- gradients */                                                                            \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */    \
+    /* -inf both become ATTN_DEAD. */                                                               \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))       \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                 \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))    \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */           \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                      \
+    X(void, outer, (const attn_outer *f), (f))                                                      \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                      \
+    X(void, outer_select, (const attn_outer *f), (f))                                               \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                 \
     X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
 
 /* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as

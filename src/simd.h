@@ -26,6 +26,8 @@
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
  *   v_ints(p)      VL int as floats
  *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i, for v_select
+ *   v_same(p, i)   the lanes of VL int32_t that are i;  vm_bits(m)  a mask as bits, lane 0 the lowest
+ *   b_nonzero(p)   bit i tells whether byte i of 32 is not 0
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -84,15 +86,15 @@
 #define BARRIER __asm__ volatile("" : : : "memory")
 
 /* Words of 32 bits for a set that multiplies the lower halves of 64-bit lanes to 64 bits: those of even
- * lanes and those of odd lanes, each in the lower half of 64 bits. The upper half is anything. right(x,
- * n) shifts 64 bits. */
-#define WORDS_IN_HALVES(isa, vi, set1, multiply, right, xor_3)                                     \
+ * lanes and those of odd lanes, each in the lower half of 64 bits. The upper half is anything. upper(x)
+ * has the upper halves of x as lower ones: by a shuffle, as shifts wait for the unit that multiplies. */
+#define WORDS_IN_HALVES(isa, vi, set1, multiply, upper, xor_3)                                     \
     typedef struct words_##isa {                                                                   \
         vi even, odd;                                                                              \
     } words_##isa;                                                                                 \
     INLINE words_##isa words_load_##isa(vi x)                                                      \
     {                                                                                              \
-        return (words_##isa){ x, right(x, 32) };                                                   \
+        return (words_##isa){ x, upper(x) };                                                       \
     }                                                                                              \
     INLINE words_##isa words_set1_##isa(uint32_t u)                                                \
     {                                                                                              \
@@ -105,7 +107,7 @@
     INLINE words_##isa words_high_##isa(words_##isa x, uint32_t u)                                 \
     {                                                                                              \
         x = words_low_##isa(x, u);                                                                 \
-        return (words_##isa){ right(x.even, 32), right(x.odd, 32) };                               \
+        return (words_##isa){ upper(x.even), upper(x.odd) };                                       \
     }                                                                                              \
     INLINE words_##isa words_xor_##isa(words_##isa a, words_##isa b, words_##isa c)                \
     {                                                                                              \
@@ -1103,17 +1105,72 @@ static void isa(hide)(float *s, int n, const uint32_t *alive, int from)
     }
 }
 
+static void isa(hide_bytes)(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
+{
+    const uint32_t flip = invert ? UINT32_MAX : 0;
+    uint8_t rest[ATTN_ALIVE_BITS];
+    for (; n >= ATTN_ALIVE_BITS; n -= ATTN_ALIVE_BITS, x += ATTN_ALIVE_BITS, alive += apart)
+        *alive &= b_nonzero(x) ^ flip;
+    if (n > 0) {
+        memset(rest, 0, sizeof rest);
+        memcpy(rest, x, (size_t)n);
+        *alive &= b_nonzero(rest) ^ flip;
+    }
+}
+
+static void isa(hide_others)(uint32_t *alive, int apart, const int32_t *ids, int n, int32_t own)
+{
+    int32_t rest[VL];
+    uint32_t same;
+    int k, i;
+    for (k = 0; k < n; k += ATTN_ALIVE_BITS, alive += apart) {
+        same = 0;
+        for (i = k; i < k + ATTN_ALIVE_BITS && i + VL <= n; i += VL)
+            same |= vm_bits(v_same(ids + i, own)) << (i - k);
+        if (i < k + ATTN_ALIVE_BITS && i < n) {
+            memset(rest, 0, sizeof rest);
+            memcpy(rest, ids + i, (size_t)(n - i) * sizeof *rest);
+            same |= vm_bits(v_same(rest, own)) << (i - k);
+        }
+        *alive &= same;
+    }
+}
+
 /* ---- dropout */
 
-/* philox gives word 0 of a counter's random number, as src/philox.c does. */
-INLINE vw isa(philox)(const attn_drop *of, vw c0, vw c1, vw c2, vw c3)
+/* The first two rounds multiply nothing that depends on the key and on the row: a drop_lanes has what
+ * they make of the rows, and the products of the key are numbers. */
+typedef struct isa(drop_lanes)
 {
-    EACH(i, ATTN_PHILOX_ROUNDS) {
+    vw low_b, high_a, low_a;
+}
+isa(drop_lanes);
+
+INLINE isa(drop_lanes) isa(drop_rows)(const attn_drop *of, int at)
+{
+    const vw pos = w_load(of->pos + at), head = w_load(of->head + at);
+    const vw high_b = w_high(head, ATTN_PHILOX_B);
+    const vw c0 = w_xor(high_b, pos, w_set1(of->round_keys[0][0]));
+    return (isa(drop_lanes)){ w_low(head, ATTN_PHILOX_B), w_high(c0, ATTN_PHILOX_A),
+                              w_low(c0, ATTN_PHILOX_A) };
+}
+
+/* Word 0 of the random numbers of key n, as src/philox.c has it. */
+INLINE vw isa(philox)(const attn_drop *of, isa(drop_lanes) rows, uint32_t n)
+{
+    const uint64_t a = (uint64_t)ATTN_PHILOX_A * n;
+    const uint32_t after = (uint32_t)(a >> 32) ^ of->batch ^ of->round_keys[0][1];
+    const uint64_t b = (uint64_t)ATTN_PHILOX_B * after;
+    vw c0 = w_xor(rows.low_b, w_set1((uint32_t)(b >> 32)), w_set1(of->round_keys[1][0]));
+    vw c1 = w_set1((uint32_t)b);
+    vw c2 = w_xor(rows.high_a, w_set1((uint32_t)a), w_set1(of->round_keys[1][1]));
+    vw c3 = rows.low_a;
+    EACH(i, ATTN_PHILOX_ROUNDS - 2) {
         const vw low_a = w_low(c0, ATTN_PHILOX_A), high_a = w_high(c0, ATTN_PHILOX_A);
         const vw low_b = w_low(c2, ATTN_PHILOX_B), high_b = w_high(c2, ATTN_PHILOX_B);
-        c0 = w_xor(high_b, c1, w_set1(of->round_keys[i][0]));
+        c0 = w_xor(high_b, c1, w_set1(of->round_keys[i + 2][0]));
         c1 = low_b;
-        c2 = w_xor(high_a, c3, w_set1(of->round_keys[i][1]));
+        c2 = w_xor(high_a, c3, w_set1(of->round_keys[i + 2][1]));
         c3 = low_a;
     }
     return c0;
@@ -1124,13 +1181,13 @@ static void isa(drop)(float *p, int n, const attn_drop *of)
     const vf dead = v_set1(of->dead);
     int v, j;
     for (v = 0; v < ROWS; v += VL) {
-        const vw pos = w_load(of->pos + v), head = w_load(of->head + v);
+        const isa(drop_lanes) rows = isa(drop_rows)(of, v);
         const attn_drop *d = of;
         float *row = p + v;
         for (j = 0; j < n; j++, row += ROWS) {
             vw word;
             HIDE(d); /* Otherwise compilers keep 20 vectors of keys on the stack. */
-            word = isa(philox)(d, w_set1(of->first_n + (uint32_t)j), pos, head, w_set1(of->batch));
+            word = isa(philox)(d, rows, of->first_n + (uint32_t)j);
             v_store(row, v_select(w_below(word, of->below), dead, v_load(row)));
         }
     }
@@ -1170,6 +1227,31 @@ static void isa(add_scaled)(float *s, const float *x, const float *factor, int n
             const vf y = v_load(x + v * VL);
             const vf sum = v_fma(y, v_load(factor + v * VL), v_load(s + v * VL));
             v_store(s + v * VL, v_select(v_eq(y, NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
+        }
+}
+
+static void isa(add_rows)(float *s, const float *const *x, float factor, int n)
+{
+    const vf scale = v_set1(factor);
+    float rest[VL * VL];
+    int v, j, i;
+    for (v = 0; v < ROWS; v += VL)
+        for (j = 0; j < n; j += VL) {
+            const int count = n - j < VL ? n - j : VL;
+            float *row = s + j * ROWS + v;
+            vf y[VL];
+            for (i = 0; i < VL && count < VL; i++)
+                memcpy(rest + i * VL, x[v + i] + j, (size_t)count * sizeof *rest);
+            EACH(l, VL)
+                y[l] = v_load(count < VL ? rest + l * VL : x[v + l] + j);
+            v_transpose(y);
+            EACH(l, VL) {
+                if (l < count) {
+                    const vf sum = v_fma(y[l], scale, v_load(row + l * ROWS));
+                    v_store(row + l * ROWS,
+                            v_select(v_eq(y[l], NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
+                }
+            }
         }
 }
 

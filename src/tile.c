@@ -26,7 +26,6 @@ static void set_scratch(tile *t, char *slot)
     t->alpha = (float *)(void *)(slot + pl->alpha);
     t->blocks = (block *)(void *)(slot + pl->blocks);
     t->alive = (uint32_t *)(void *)(slot + pl->alive);
-    t->row = (uint8_t *)(slot + pl->row);
     t->matrix = (float *)(void *)(slot + pl->matrix);
     t->operand_runs = (const char **)(void *)(slot + pl->operand_runs);
     t->ahead_runs = (const char **)(void *)(slot + pl->ahead_runs);
@@ -311,22 +310,4 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
         return 0;
     return list_runs(t, which, j, n, t->operand_runs, runs) &&
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
-}
-
-/* rows_ahead gives rows j to end-1 of K or V, none where end <= j, to be asked for ahead of use. It
- * is good until the next call for this slot. */
-static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
-{
-    attn_ahead a = { .lines = 0 };
-    attn_runs runs;
-    if (j >= end || !list_runs(t, which, j, end - j, t->ahead_runs, &runs))
-        return a;
-    a.run = runs.run;
-    a.row = *runs.run;
-    a.stride = runs.stride;
-    a.left = runs.first;
-    a.each_run = runs.each;
-    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
-    a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
-    return a;
 }

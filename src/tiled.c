@@ -8,7 +8,7 @@
 
 #include "plan.c"
 #include "dropout.c"
-#include "modifiers.c"
+#include "ahead.c"
 #include "state.c"
 
 /* add_products adds p of n keys times V to o. */
@@ -154,7 +154,6 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     const int class = tile_class(t, j0, n);
     const int64_t next = j0 + n;
     const int leads = t->pl->ahead && t->keys->asked < next;
-    const int64_t end = leads && !t->pl->by_pair ? min64(next + t->pl->keys, t->hi) : next;
     attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
         return;
@@ -162,13 +161,13 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    ahead = rows_ahead(t, VALUES, j0, leads && values ? next : j0);
+    ahead = logits_ahead(t, j0, next, leads && values);
     add_blocks(t, j0, class, &ahead);
     if (!values)
         return;
     if (t->pr->drop_below)
         drop_keys(t, t->s_tile, j0, n);
-    ahead = rows_ahead(t, KEYS, next, end);
+    ahead = values_ahead(t, next, min64(next + t->pl->keys, t->hi), leads && !t->pl->by_pair);
     add_values(t, state_o(t, t->state), j0, &ahead);
 }
 

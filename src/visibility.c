@@ -35,62 +35,45 @@ static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int 
     *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
 }
 
-/* fill_row sets t->row to 1 for keys begin to end-1 and to 0 for the others of n. */
-static void fill_row(tile *t, int begin, int end, int n)
+/* show_all makes n keys visible to all lanes. */
+static void show_all(tile *t, int n)
 {
-    if (end - begin < n)
-        memset(t->row, 0, (size_t)n);
-    if (begin < end)
-        memset(t->row + begin, 1, (size_t)(end - begin));
+    uint32_t *word = t->alive;
+    int r;
+    for (; n > 0; n -= ATTN_ALIVE_BITS)
+        for (r = 0; r < t->pl->rows; r++)
+            *word++ = bits_below(n);
 }
 
-/* bits_of_bytes gives bit i = byte i of eight bytes that are 0 or 1. The bytes of the factor lie in memory
- * as those of x do, so that the order of bytes in a word does not matter. */
-static uint32_t bits_of_bytes(const uint8_t *bytes)
+static int row_class(const key_row *of)
 {
-    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
-    uint64_t x, factor;
-    memcpy(&x, bytes, sizeof x);
-    memcpy(&factor, gather, sizeof factor);
-    ATTN_ASSERT((x & ~EVERY_BYTE(1)) == 0);
-    return (uint32_t)((x * factor) >> 56);
-}
-
-/* pack_row writes the n keys of t->row to t->alive, as lane r, and gives the class of that row. The
- * shift leaves out what a word has beyond n. */
-static int pack_row(tile *t, int r, int n)
-{
-    uint32_t *to = t->alive + r, some = 0, missing = 0;
-    int k, i;
-    memset(t->row + n, 0, 8);
-    for (k = 0; k < n; k += ATTN_ALIVE_BITS, to += t->pl->rows) {
-        const int count = n - k < ATTN_ALIVE_BITS ? n - k : ATTN_ALIVE_BITS;
-        uint32_t bits = 0;
-        for (i = 0; i < count; i += 8)
-            bits |= bits_of_bytes(t->row + k + i) << i;
-        *to = bits;
-        some |= bits;
-        missing |= ~bits << (ATTN_ALIVE_BITS - count);
+    const uint32_t *word = of->alive;
+    uint32_t some = 0, missing = 0;
+    int left = of->n;
+    for (; left > 0; left -= ATTN_ALIVE_BITS, word += of->apart) {
+        some |= *word;
+        missing |= *word ^ bits_below(left);
     }
     return !some ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
 
-/* ask_rows sets t->alive to what the ranges and the rules in the set `asked` leave, and gives the
- * class. */
-static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
+/* ask_rows sets t->alive to what the ranges and these rules leave, and gives the class. */
+static int ask_rows(tile *t, const rule_list *rules, int64_t j0, int n)
 {
+    const int rows = t->pl->rows;
+    key_row row = { &t->pr->p, &t->s, t->lanes, t->pl->kernels, j0, n, t->alive, rows };
     int r, m, begin, end, class, seen = 0, missing = 0;
     t->alive_from = j0;
-    for (r = 0; r < t->pl->rows; r++) {
+    show_all(t, n);
+    for (r = 0; r < rows; r++, row.at++, row.alive++) {
         lane_range(t, r, j0, n, &begin, &end);
-        fill_row(t, begin, end, n);
-        for (m = 0; m < COUNT_OF(mask_rules) && begin < end; m++)
-            if (asked >> m & 1)
-                mask_rules[m].row(&t->pr->p, &t->s, &t->lanes[r], j0 + begin, end - begin,
-                                  t->row + begin);
-        class = pack_row(t, r, n);
+        hide_between(&row, 0, begin);
+        hide_between(&row, end, n);
+        for (m = 0; m < rules->n && begin < end; m++)
+            rules->at[m](&row);
+        class = row_class(&row);
         seen |= class != ATTN_TILE_EMPTY;
-        missing |= class != ATTN_TILE_FULL && t->lanes[r].used;
+        missing |= class != ATTN_TILE_FULL && row.at->used;
     }
     return !seen ? ATTN_TILE_EMPTY : missing ? ATTN_TILE_PARTIAL : ATTN_TILE_FULL;
 }
@@ -99,7 +82,7 @@ static int ask_rows(tile *t, unsigned asked, int64_t j0, int n)
 static int tile_class(tile *t, int64_t j0, int n)
 {
     const int class = range_class(t, j0, n);
-    unsigned asked = 0;
+    rule_list rules = { 0, { NULL } };
     int m;
     t->by_pair = 0;
     for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY; m++) {
@@ -110,10 +93,11 @@ static int tile_class(tile *t, int64_t j0, int n)
         answer = rule->tile ? rule->tile(&t->pr->p, &t->s, &t->hull, j0, n) : ATTN_TILE_PARTIAL;
         if (answer == ATTN_TILE_EMPTY)
             return ATTN_TILE_EMPTY;
-        asked |= (answer != ATTN_TILE_FULL ? 1u : 0u) << m;
+        if (answer != ATTN_TILE_FULL)
+            rules.at[rules.n++] = rule->row;
     }
-    t->by_pair = asked != 0;
-    return asked ? ask_rows(t, asked, j0, n) : class;
+    t->by_pair = rules.n > 0;
+    return rules.n > 0 ? ask_rows(t, &rules, j0, n) : class;
 }
 
 /* lanes_in_range gives the lanes to whom the ranges leave a key of j0 to j0+n-1. */
@@ -129,20 +113,22 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     return lanes;
 }
 
-/* lanes_alive gives the lanes to whom t->alive leaves one of the n keys from `from` on, at most
- * ATTN_BLOCK. */
+/* lanes_alive gives the lanes from the first to the last to whom t->alive leaves one of the n keys from
+ * `from` on, at most ATTN_BLOCK. */
 static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 {
     const int rows = t->pl->rows, first = (int)(from - t->alive_from);
     const uint32_t *const alive = t->alive + first / ATTN_ALIVE_BITS * rows;
     const uint64_t keys = ((UINT64_C(1) << n) - 1) << first % ATTN_ALIVE_BITS;
     const uint32_t low = (uint32_t)keys, high = (uint32_t)(keys >> ATTN_ALIVE_BITS);
-    attn_lanes lanes = { 0, 0 };
-    int r;
+    const uint32_t *const next = high ? alive + rows : alive; /* There may be no next word. */
+    attn_lanes lanes = t->span;
     ATTN_ASSERT(first >= 0 && n >= 1 && n <= ATTN_BLOCK);
-    for (r = t->span.begin; r < t->span.end; r++)
-        if ((alive[r] & low) || (high && alive[rows + r] & high))
-            widen_lanes(&lanes, r);
+    while (lanes.begin < lanes.end && !((alive[lanes.begin] & low) | (next[lanes.begin] & high)))
+        lanes.begin++;
+    while (lanes.begin < lanes.end &&
+           !((alive[lanes.end - 1] & low) | (next[lanes.end - 1] & high)))
+        lanes.end--;
     return lanes;
 }
 

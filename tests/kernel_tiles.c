@@ -38,6 +38,8 @@ typedef enum array_id {
     E,
     CALM,
     X,
+    BIAS,
+    IDS,
     FACTOR,
     M,
     TOP,
@@ -52,6 +54,8 @@ typedef enum array_id {
     BF16,
     HALVES,
     ALIVE,
+    SEEN,
+    MASK,
     BEGIN,
     END,
     DP,
@@ -103,6 +107,8 @@ static const struct {
     [E] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
     [CALM] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
     [X] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
+    [BIAS] = { 1, 0, 0, 0, 1, ATTN_F32, MORTAL },
+    [IDS] = { 1, 0, 0, 0, 1, INT, FROM },
     [FACTOR] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
     [M] = { 0, 0, 0, 1, 0, ATTN_F32, BEGUN },
     [TOP] = { 0, 0, 0, 1, 0, ATTN_F32, MAXIMUM },
@@ -117,6 +123,8 @@ static const struct {
     [BF16] = { 0, 1, 0, 0, 1, ATTN_BF16, SIGNED },
     [HALVES] = { 0, 1, 0, 0, 1, ATTN_F16, ONE },
     [ALIVE] = { 0, 0, 0, KEYS / ATTN_ALIVE_BITS, 0, INT, BITS },
+    [SEEN] = { 0, 0, 0, KEYS / ATTN_ALIVE_BITS, 0, INT, BITS },
+    [MASK] = { 0, 0, 0, KEYS / (int)sizeof(int), 1, INT, BITS }, /* bytes, many of them 0 */
     [BEGIN] = { 0, 0, 0, 1, 0, INT, FROM },
     [END] = { 0, 0, 0, 1, 0, INT, UNTIL },
     [DP] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
@@ -212,6 +220,14 @@ static void run_add_scaled(const attn_kernels *f, tile *t)
     f->add_scaled(t->array[S], t->array[X], t->array[FACTOR], KEYS);
 }
 
+static void run_add_rows(const attn_kernels *f, tile *t)
+{
+    const float *rows[ATTN_KERNEL_MAX_ROWS];
+    for (int r = 0; r < t->rows; r++)
+        rows[r] = numbers(t, BIAS) + r * KEYS;
+    f->add_rows(t->array[S], rows, 1.5f, KEYS);
+}
+
 static void run_clip(const attn_kernels *f, tile *t)
 {
     f->clip(t->array[S], KEYS, t->array[BEGIN], t->array[END]);
@@ -220,6 +236,20 @@ static void run_clip(const attn_kernels *f, tile *t)
 static void run_hide(const attn_kernels *f, tile *t)
 {
     f->hide(t->array[S], KEYS, t->array[ALIVE], 0);
+}
+
+static void run_hide_bytes(const attn_kernels *f, tile *t)
+{
+    for (int r = 0; r < t->rows; r++)
+        f->hide_bytes((uint32_t *)t->array[SEEN] + r, t->rows,
+                      (const uint8_t *)t->array[MASK] + r * KEYS, KEYS, 0);
+}
+
+static void run_hide_others(const attn_kernels *f, tile *t)
+{
+    for (int r = 0; r < t->rows; r++)
+        f->hide_others((uint32_t *)t->array[SEEN] + r, t->rows,
+                       (const int32_t *)t->array[IDS] + r * KEYS, KEYS, 8);
 }
 
 static void block_max(const attn_kernels *f, tile *t, int b)
@@ -440,8 +470,11 @@ const kernel_entry kernel_entries[] = {
     { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
     { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
     { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
+    { "add_rows", run_add_rows, 1, BYTES, 12, 0, NULL },
     { "clip", run_clip, 1, BYTES, 8, 0, NULL },
     { "hide", run_hide, 1, BYTES, 8, 0, NULL },
+    { "hide_bytes", run_hide_bytes, 1, BYTES, 1, 0, NULL },
+    { "hide_others", run_hide_others, 1, BYTES, 4, 0, NULL },
     { "drop", run_drop, 1, BYTES, 8, 0, NULL },
     { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
     { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },

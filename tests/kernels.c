@@ -275,6 +275,26 @@ static void check_add_scaled(const sizes *z)
     compare_add_scaled("add_scaled", a, x, factor, z);
 }
 
+/* The rows of another matrix, each by itself, against add_scaled. */
+static void check_add_rows(const sizes *z)
+{
+    const int rows = tested->rows, n = z->n;
+    float *a = logit_matrix((int64_t)n * rows), *b = test_alloc((size_t)(n * rows) * sizeof *b);
+    float *x = logit_matrix((int64_t)n * rows), factor[MAX_ROWS];
+    const float *row[MAX_ROWS];
+    memcpy(b, a, (size_t)(n * rows) * sizeof *b);
+    for (int r = 0; r < rows; r++) {
+        float *own = test_alloc_at((size_t)n * sizeof *own, PLACE_PAGE_AFTER);
+        for (int j = 0; j < n; j++)
+            own[j] = x[j * rows + r];
+        row[r] = own;
+        factor[r] = 1.25f;
+    }
+    tested->add_rows(a, row, 1.25f, n);
+    tested->add_scaled(b, x, factor, n);
+    check_lanes("add_rows", a, take_lanes(b, n, rows, z->first), n, z->first);
+}
+
 /* s + x * factor just beside the middle between two neighbours in binary32, nearer than binary64
  * can tell, from subnormal to large: a sum rounded to binary64 first would go the other way half of
  * the time. (1 + 2^-k) * (1 - 2^-k) = 1 - 2^-2k, and 2k > 29. */
@@ -406,6 +426,48 @@ static void check_masks(const sizes *z)
     tested->hide(c, z->n, alive, from);
     portable->hide(d, z->n, alive_few, from);
     check_lanes("hide", c, d, z->n, z->first);
+}
+
+/* Bytes of 0, 1, 128 and others; behind them no memory is read, and no bit set, and words between
+ * those of the row stay as they are. */
+static void check_hide_bytes(const sizes *z)
+{
+    const int n = z->n, apart = (int)rng_int(1, 5), words = (n - 1) / ATTN_ALIVE_BITS * apart + 1;
+    const int invert = rng_chance(50);
+    uint8_t *x = test_alloc_at((size_t)n, PLACE_PAGE_AFTER);
+    uint32_t *a = test_alloc_at((size_t)words * sizeof *a, PLACE_PAGE_AFTER);
+    uint32_t *b = test_alloc((size_t)words * sizeof *b);
+    for (int k = 0; k < n; k++)
+        x[k] = (uint8_t)(rng_chance(50) ? 0 : rng_chance(30) ? 128 : rng_u64());
+    for (int i = 0; i < words; i++)
+        a[i] = b[i] = (uint32_t)rng_u64();
+    tested->hide_bytes(a, apart, x, n, invert);
+    for (int i = 0; i < words; i++)
+        for (int k = i / apart * ATTN_ALIVE_BITS, bit = 0; bit < ATTN_ALIVE_BITS; k++, bit++) {
+            const int before = b[i] >> bit & 1, after = a[i] >> bit & 1;
+            CHECK(i % apart ? after == before
+                  : k < n   ? after == (before && (x[k] != 0) != invert)
+                            : after <= before,
+                  "word %d of %d, %d apart, bit %d, invert %d: %d becomes %d", i, words, apart, bit,
+                  invert, before, after);
+        }
+}
+
+static void check_hide_others(const sizes *z)
+{
+    const int n = z->n, apart = (int)rng_int(1, 5), words = (n - 1) / ATTN_ALIVE_BITS * apart + 1;
+    int32_t *ids = test_alloc_at((size_t)n * sizeof *ids, PLACE_PAGE_AFTER);
+    uint32_t *a = test_alloc_at((size_t)words * sizeof *a, PLACE_PAGE_AFTER);
+    const int32_t own = rng_chance(50) ? 0 : -1;
+    for (int k = 0; k < n; k++)
+        ids[k] = (int32_t)rng_int(-1, 1);
+    memset(a, -1, (size_t)words * sizeof *a);
+    tested->hide_others(a, apart, ids, n, own);
+    for (int k = 0; k < n; k++)
+        CHECK((a[k / ATTN_ALIVE_BITS * apart] >> k % ATTN_ALIVE_BITS & 1) == (ids[k] == own),
+              "id %d of %d is %d, own is %d", k, n, (int)ids[k], (int)own);
+    for (int i = 0; i < words; i++)
+        CHECK(i % apart == 0 || a[i] == UINT32_MAX, "word %d, %d apart, changed", i, apart);
 }
 
 /* Every word of the counters and keys is random. */
@@ -754,7 +816,10 @@ static const struct {
     { "softcap", check_softcap },
     { "add_scaled", check_add_scaled },
     { "sums midway", check_add_midway },
+    { "add_rows", check_add_rows },
     { "clip and hide", check_masks },
+    { "hide_bytes", check_hide_bytes },
+    { "hide_others", check_hide_others },
     { "drop", check_drop },
     { "known words of Philox", check_known_words },
     { "a block", check_block },

@@ -676,6 +676,25 @@ static void law_table_begin(int round)
     same(&a, &b, "a table behind nothing");
 }
 
+/* A tile of keys begins in the first row of the ring; one row, which reads them in place. */
+static void law_ring_edge(int round)
+{
+    test_shape s = { .batch = 1,
+                     .heads_q = 2,
+                     .heads_kv = 1 + round % 2,
+                     .seq_q = 1,
+                     .seq_kv = 200,
+                     .dim = 16,
+                     .dtype_k = round % 3,
+                     .dtype_v = round % 3 };
+    test_problem a, b;
+    problem_make(&a, &s);
+    twin(&a, &b);
+    problem_ring(&b, round % 4 < 2 ? 0 : 16, 64);
+    a.p.tile_keys = b.p.tile_keys = 64;
+    same(&a, &b, "a tile at the end of a ring");
+}
+
 static void law_gqa(int round)
 {
     static const char *const no_varlen[] = { "varlen", "layout", NULL };
@@ -1126,6 +1145,7 @@ static const struct {
     { "dropout as told", law_dropout, 40 },
     { "Philox known answers", law_philox, 1 },
     { "probabilities beyond the range", law_keep_range, 4 },
+    { "a ring that ends with a tile", law_ring_edge, 12 },
 };
 
 TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks, tiles, merges")

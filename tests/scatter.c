@@ -33,13 +33,17 @@ static int64_t row_of(const attn_params *p, int64_t b, int64_t j)
     return rows->ring > 0 ? row % rows->ring : row;
 }
 
-/* Some so that a block of keys begins at the end of the ring. */
-static void choose_begin(attn_rows *rows, int64_t batch, int64_t most)
+enum { ANYWHERE = -1 };
+
+/* Some so that a block of keys begins at the end of the ring, or all so that key `before` does. */
+static void choose_begin(attn_rows *rows, int64_t batch, int64_t most, int64_t before)
 {
     int32_t *begin = test_alloc((size_t)batch * sizeof *begin);
     for (int64_t b = 0; b < batch; b++) {
-        const int64_t before = 16 * rng_int(1, 8) - 1;
-        begin[b] = (int32_t)(rng_chance(40) && before <= most ? most - before : rng_int(0, most));
+        const int64_t block = 16 * rng_int(1, 8);
+        const int64_t at = before != ANYWHERE ? before : block;
+        const int wanted = before != ANYWHERE || rng_chance(40);
+        begin[b] = (int32_t)(wanted && at <= most + 1 ? most + 1 - at : rng_int(0, most));
     }
     rows->begin = begin;
 }
@@ -108,7 +112,7 @@ static void move_keys(const attn_params *from, const attn_params *to, test_tenso
     tensor_remember(t);
 }
 
-void problem_scatter(test_problem *t, int64_t page_size, int ring)
+static void scatter(test_problem *t, int64_t page_size, int ring, int64_t before)
 {
     const attn_params from = t->p;
     attn_params *p = &t->p;
@@ -123,7 +127,7 @@ void problem_scatter(test_problem *t, int64_t page_size, int ring)
     memset(&p->kv_rows, 0, sizeof p->kv_rows);
     if (ring) {
         p->kv_rows.ring = rows > 0 ? rows : 1;
-        choose_begin(&p->kv_rows, p->batch, p->kv_rows.ring - 1);
+        choose_begin(&p->kv_rows, p->batch, p->kv_rows.ring - 1, before);
     }
     if (page_size > 0)
         choose_pages(p, page_size, rows);
@@ -133,4 +137,14 @@ void problem_scatter(test_problem *t, int64_t page_size, int ring)
     move_keys(&from, p, &t->v, rows);
     p->k = tensor_input(&t->k);
     p->v = tensor_input(&t->v);
+}
+
+void problem_scatter(test_problem *t, int64_t page_size, int ring)
+{
+    scatter(t, page_size, ring, ANYWHERE);
+}
+
+void problem_ring(test_problem *t, int64_t page_size, int64_t before)
+{
+    scatter(t, page_size, 1, before);
 }

@@ -271,12 +271,25 @@ static void add_unscaled(float *s, const float *x, const float *factor, int n)
 }
 
 /* -inf by arithmetic only: NaN + -inf stays NaN, +inf too; and a dead key may come alive. */
-static void add_clamped(float *s, const float *x, const float *factor, int n)
+static void rows_clamped(float *s, const float *const *x, float factor, int n)
 {
-    for (int e = 0; e < n * real->rows; e++) {
-        const float term = x[e] < -1e4f ? -1e4f : x[e];
-        s[e] += term * factor[e % real->rows];
-    }
+    for (int j = 0; j < n; j++)
+        for (int lane = 0; lane < real->rows; lane++) {
+            const float term = x[lane][j] < -1e4f ? -1e4f : x[lane][j];
+            s[j * real->rows + lane] += term * factor;
+        }
+}
+
+static void rows_last(float *s, const float *const *x, float factor, int n)
+{
+    if (n > 1)
+        real->add_rows(s, x, factor, n - 1);
+}
+
+static void others_last(uint32_t *alive, int apart, const int32_t *ids, int n, int32_t own)
+{
+    if (n > 1)
+        real->hide_others(alive, apart, ids, n - 1, own);
 }
 
 static void clip_end(float *s, int n, const int *begin, const int *end)
@@ -299,6 +312,12 @@ static void hide_last(float *s, int n, const uint32_t *alive, int from)
 {
     if (n > 1)
         real->hide(s, n - 1, alive, from);
+}
+
+static void bytes_last(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
+{
+    if (n > 1)
+        real->hide_bytes(alive, apart, x, n - 1, invert);
 }
 
 static int max_no_alpha_l(const float *s, int n, float *m, float *l, float *alpha)
@@ -443,10 +462,13 @@ static void drop_last_key(float *p, int n, const attn_drop *of)
     USE(softcap, softcap_none, TILED)                                                              \
     USE(softcap, softcap_last, TILED)                                                              \
     USE(add_scaled, add_unscaled, TILED)                                                           \
-    USE(add_scaled, add_clamped, TILED)                                                            \
+    USE(add_rows, rows_clamped, TILED)                                                             \
+    USE(add_rows, rows_last, TILED)                                                                \
+    USE(hide_others, others_last, TILED)                                                           \
     USE(clip, clip_end, TILED)                                                                     \
     USE(clip, clip_begin, TILED)                                                                   \
     USE(hide, hide_last, TILED)                                                                    \
+    USE(hide_bytes, bytes_last, TILED)                                                             \
     USE(drop, drop_none, TILED)                                                                    \
     USE(drop, drop_row_before, TILED)                                                              \
     USE(drop, drop_last_key, TILED)                                                                \
@@ -492,6 +514,7 @@ static const struct {
     { "long", 0, 30 },     { "kv_len", 0, 1 },  { "sinks", 0, 30 },    { "bool", 0, 1 },
     { "odd_dims", 0, 30 }, { "gqa", 0, 1 },     { "causal", 0, 1 },    { "window", 0, 30 },
     { "long", 0, 1 },      { "dropout", 0, 1 }, { "bias_f32", 1, 1 },  { "bias_f16", 2, 1 },
+    { "segments", 0, 1 },
 };
 
 static void exercise(int impl)

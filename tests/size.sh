@@ -72,8 +72,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 153250
-    judge clang 204000
+    judge gcc 155900
+    judge clang 207700
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"

@@ -266,6 +266,8 @@ test_shape shape_random(void);
 void problem_make(test_problem *t, const test_shape *shape);
 /* Moves K and V to where caches keep them, NaN between: pages of page_size (0 = none), a ring. */
 void problem_scatter(test_problem *t, int64_t page_size, int ring);
+/* Moves them to a ring in which key `before` of each sequence lies in the first row. */
+void problem_ring(test_problem *t, int64_t page_size, int64_t before);
 /* Runs it and checks status, margins, inputs unchanged and output gaps. Nonzero: all held. */
 int problem_run(test_problem *t);
 /* The same by test_run_small. */

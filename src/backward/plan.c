@@ -170,7 +170,6 @@ OWN_FRAME static int64_t lay_desk(const problem *pr, const layout *lay, const pl
         PART(desk, blank.lane_values, 3 * rows),
         PART(desk, blank.lane_ints, 2 * rows),
         PART(desk, blank.alive, rows * ALIVE_WORDS(keys)),
-        PART(desk, blank.row, ROW_BYTES(keys)),
         PART(desk, keys.copy[KEYS], times(keys, pitch)),
         PART(desk, part[KEYS], times(keys, pitch)),
         PART(desk, total[KEYS], times(lay->max_keys, pitch)),
