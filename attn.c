@@ -10807,8 +10807,11 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
  * keys pass by.
  */
 
-/* Pair tiles have 32 keys and 64 rows, or 128 and 24, so that S and dP together are 16 to 24
- * KiB. */
+/* Keys of a pair tile. Where the panel is a whole chunk of rows, it passes by from beyond L2 for each
+ * tile of keys: with 32 keys and 64 rows that took 7 % of the time with heads of 64, 22 with 128 and
+ * 256 (Intel family 6 model 167). Calls of fewer rows keep S and dP together in 16 to 24 KiB, and
+ * compute fewer pairs beyond a diagonal. */
+#define PAIR_KEYS 128
 #define PAIR_FLOATS 3072
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
@@ -11023,8 +11026,9 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     pl->rows = p->kernels->rows;
-    pl->keys = asked->tile_keys ? asked->tile_keys : 128;
-    while (!asked->tile_keys && pl->keys * pl->rows > PAIR_FLOATS && pl->keys > ATTN_BLOCK)
+    pl->keys = asked->tile_keys ? asked->tile_keys : PAIR_KEYS;
+    while (!asked->tile_keys && pr->max_q_len < ATTN_CHUNK && pl->keys * pl->rows > PAIR_FLOATS &&
+           pl->keys > ATTN_BLOCK)
         pl->keys /= 2;
     most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
     lay->panel = (int)ceil_div(most, pl->rows);
