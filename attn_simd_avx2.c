@@ -68,9 +68,8 @@
 #define v_transpose(x) transpose_avx2(x)
 #define v_quarters(p, at) quarters_avx2(p, at)
 #define v_quarters_f16(p, at) _mm256_cvtph_ps(two_pieces_avx2((p)[0] + (at), (p)[1] + (at)))
-#define v_quarters_bf16(p, at)                                                                     \
-    v_float(_mm256_slli_epi32(                                                                     \
-        _mm256_cvtepu16_epi32(two_pieces_avx2((p)[0] + (at), (p)[1] + (at))), 16))
+#define v_lower_bf16(x) v_float(_mm256_slli_epi32(v_int(x), 16))
+#define v_upper_bf16(x) v_float(_mm256_and_si256(v_int(x), _mm256_set1_epi32((int)0xffff0000u)))
 #define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
 #define v_put_first(p, x) _mm_storeu_ps(p, _mm256_castps256_ps128(x))
 #define v_add_quarters(a, x) add_quarters_avx2(a, x)

@@ -69,8 +69,8 @@
 #define v_transpose(x) transpose_avx512(x)
 #define v_quarters(p, at) quarters_avx512(p, at)
 #define v_quarters_f16(p, at) _mm512_cvtph_ps(quarters_16_avx512(p, at))
-#define v_quarters_bf16(p, at)                                                                     \
-    v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(quarters_16_avx512(p, at)), 16))
+#define v_lower_bf16(x) v_float(_mm512_slli_epi32(v_int(x), 16))
+#define v_upper_bf16(x) v_float(_mm512_and_si512(v_int(x), _mm512_set1_epi32((int)0xffff0000u)))
 #define v_put_quarters(p, at, x) put_quarters_avx512(p, at, x)
 #define v_put_first(p, x) _mm_storeu_ps(p, _mm512_castps512_ps128(x))
 #define v_add_quarters(a, x) add_quarters_avx512(a, x)

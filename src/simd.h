@@ -37,7 +37,8 @@
  *   w_below(x, u)  the lanes whose word is below u, without signs
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
- *   v_quarters_f16(p, at) v_quarters_bf16(p, at)   the same of 16-bit types
+ *   v_quarters_f16(p, at)  the same of f16
+ *   v_lower_bf16(x) v_upper_bf16(x)   the halves of the lanes of x, as floats
  *   v_put_quarters(p, at, x)   stores them, `at` in floats
  *   v_put_first(p, x)     stores the first one
  *   v_quarter(x, i)       quarter i in every quarter
@@ -138,7 +139,7 @@ typedef struct simd_chains {
     attn_ahead *ahead;
 } simd_chains;
 
-/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4, of keys `step` bytes apart. The factor
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4 and, of bf16, of 8, of keys `step` bytes apart. The factor
  * is 1 where elements are left over, as it multiplies behind the last one. */
 typedef struct simd_keys {
     const float *qt;
@@ -518,18 +519,17 @@ INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart,
             }
 }
 
-/* Bytes of an element, 4 elements in each quarter from p[..] + at, a vector from p. */
+/* Bytes of an element, a vector of them from p, and 4 numbers in each quarter from p[..] + at: two
+ * elements of bf16 are one number here, as they come apart for less behind the turn of 4 x 4. */
 #define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
-#define QUARTERS_OF(dtype, p, at)                                                                  \
-    ((dtype) == ATTN_F32   ? v_quarters(p, at)                                                     \
-     : (dtype) == ATTN_F16 ? v_quarters_f16(p, at)                                                 \
-                           : v_quarters_bf16(p, at))
+#define IN_NUMBER(dtype) ((dtype) == ATTN_BF16 ? 2 : 1)
 #define LOAD_OF(dtype, p)                                                                          \
     ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
      : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
                            : v_bf16((const uint16_t *)(const void *)(p)))
+#define QUARTERS_OF(dtype, p, at) ((dtype) == ATTN_F16 ? v_quarters_f16(p, at) : v_quarters(p, at))
 
-/* 4 elements of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
+/* 4 numbers of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
  * keys, and three times that. */
 INLINE void isa(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t step,
                           ptrdiff_t third)
@@ -540,6 +540,9 @@ INLINE void isa(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t s
     x[3] = QUARTERS_OF(dtype, from, third);
     v_squares(x);
 }
+
+/* Element e of a number. */
+#define APART(dtype, x, e) ((dtype) != ATTN_BF16 ? (x) : (e) ? v_upper_bf16(x) : v_lower_bf16(x))
 
 /* What lies NEAR bytes on comes into L1; it may be beyond the tensor, and so is no pointer. */
 INLINE void isa(ask_near)(const char *from)
@@ -553,7 +556,7 @@ INLINE void isa(ask_near)(const char *from)
 #define TOGETHER(rows)                                                                             \
     (BLOCK_V > 1 && ((rows) <= 1 + FITS_TIGHTLY || VL == 4 || IS_PARKED(rows)) ? 2 : 1)
 
-/* 4 elements; keys 4 * part.. are asked for. */
+/* 4 numbers; keys 4 * part.. are asked for. */
 INLINE void isa(qk_step)(int dtype, int rows, vf (*acc)[FEW], simd_streams *k, const float *q,
                          int part)
 {
@@ -576,16 +579,17 @@ INLINE void isa(qk_step)(int dtype, int rows, vf (*acc)[FEW], simd_streams *k, c
         EACH(i, 4) {
             if (IS_PARKED(rows))
                 x[1][i] = v_load(parked + i * VL);
-            EACH_OF(r, 8, rows) {
-                const vf a = v_set1(q[i * ROWS + r]);
-                EACH(b, together)
-                    acc[g + b][r] = v_fma(a, x[b][i], acc[g + b][r]);
-            }
+            EACH_OF(e, 2, IN_NUMBER(dtype))
+                EACH_OF(r, 8, rows) {
+                    const vf a = v_set1(q[(i * IN_NUMBER(dtype) + e) * ROWS + r]);
+                    EACH(b, together)
+                        acc[g + b][r] = v_fma(a, APART(dtype, x[b][i], e), acc[g + b][r]);
+                }
         }
         HIDE(q); /* not kept for the next */
     }
     EACH(i, 4) {
-        k->from[i] += 4 * ELEMENT(dtype);
+        k->from[i] += 4 * IN_NUMBER(dtype) * ELEMENT(dtype);
         HIDE(k->from[i]);
     }
 }
@@ -597,7 +601,7 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
     attn_ahead *ahead = b->ahead;
     simd_streams k;
     vf acc[BLOCK_V][FEW];
-    int64_t steps = b->whole / 4;
+    int64_t steps = b->whole / (4 * IN_NUMBER(dtype));
     EACH(i, 4) {
         k.from[i] = b->from[i];
         HIDE(k.from[i]);
@@ -613,7 +617,7 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
         EACH(part, 4) {
             isa(ask)(ahead);
             isa(qk_step)(dtype, rows, acc, &k, q, part);
-            q += 4 * ROWS;
+            q += 4 * IN_NUMBER(dtype) * ROWS;
             if (--steps == 0)
                 break;
         }
