@@ -41,7 +41,8 @@ static attn_ahead lanes_ahead(const tile *t,
     }
     list[count] = list[count - 1];
     a.row = *list;
-    a.lines = count * ceil_div(bytes, ALIGNMENT);
+    a.bytes += (int64_t)((uintptr_t)a.row % ALIGNMENT); /* A row may end inside one more line. */
+    a.lines = count * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }
 

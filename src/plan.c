@@ -298,12 +298,12 @@ static int wants_rows_ahead(const attn_params *p, const plan *pl)
 
 /* wants_pairs_ahead is for an array with `bits` bits for each pair of a head, of which a tile reads
  * short pieces of many rows. Pieces of a bias are longer, so that CPUs ask for much of them themselves:
- * with 4 MB of one asking costs 1 to 3 %, from 16 MB on it gains 2 to 8 %. With 4 MB of a boolean mask
+ * with 4 MB of one asking costs 1 to 3 %, with 8 and more it gains 2 to 8 %. With 4 MB of a boolean mask
  * it gains 10 % (Intel family 6 model 167, heads of 64). */
 OWN_FRAME static int wants_pairs_ahead(const problem *pr, const plan *pl, int64_t bits)
 {
     const int64_t bytes = times(times(pr->max_q_len, pr->max_kv_len), bits) / 8;
-    return pl->tuning.ahead && (bits > 8 ? bytes / 8 : bytes) > pl->tuning.item_bytes;
+    return pl->tuning.ahead && (bits > 8 ? bytes / 4 : bytes) > pl->tuning.item_bytes;
 }
 
 static void plan_ahead(const problem *pr, plan *pl)
