@@ -610,8 +610,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk, (const attn_product *p), (p))                                                       \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                            \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n))  \
+    /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
+    X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
+      (s, from, factor, n))                                                                         \
     /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
     X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
@@ -2197,16 +2198,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
     }
 }
 
-KERNEL void add_scaled_body(int hw, float *RESTRICT s, const float *RESTRICT x,
-                            const float *RESTRICT factor, int n)
+KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
+                               const float *RESTRICT factor, int n)
 {
     int j, r;
-    for (j = 0; j < n; j++, s += LANES, x += LANES) {
+    for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++) {
-            const float y = fma32(hw, x[r], factor[r], s[r]);
-            s[r] = choose(x[r] == NEG_INF, NEG_INF, y);
+            const float distance = (float)(from[r] - j);
+            s[r] = fma32(hw, float_of(bits_of(distance) & 0x7fffffffu), factor[r], s[r]);
         }
-    }
 }
 
 KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
@@ -2976,7 +2976,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile holds distances [keys][rows], or the bias of each row. */
+    float *x_tile;        /* x_tile is [rows][keys], the bias of each row. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -5817,31 +5817,17 @@ static int is_near(int64_t pos, int64_t j0)
     return pos - j0 > INT32_MIN / 2 && pos - j0 < INT32_MAX / 2;
 }
 
-/* far_distances sets the distances of lane r from keys j0 to j0+n-1. */
-static void far_distances(const tile *t, int r, int64_t j0, int n)
+/* add_far_distances does what add_distances does, for a lane that is too far from its keys for that. */
+static void add_far_distances(float *s, int rows, int64_t from, float factor, int n)
 {
     int j;
-    for (j = 0; j < n; j++) {
-        const int64_t distance = t->lanes[r].pos - (j0 + j);
-        t->x_tile[j * t->pl->rows + r] = (float)(distance < 0 ? -distance : distance);
+    for (j = 0; j < n; j++, s += rows, from--) {
+        const float distance = (float)(from < 0 ? -from : from);
+        *s = fma32(FMA_BASE, distance, factor, *s);
     }
 }
 
-/* near_distances sets the distances of all lanes; lane r is from[r] behind key j0. Rows of a tile are
- * a multiple of 4, so that compilers can turn the inner loop into a vector. */
-static void near_distances(const tile *t, const int *from, int n)
-{
-    const int rows = t->pl->rows;
-    float *x = t->x_tile;
-    int j, r, i;
-    for (j = 0; j < n; j++, x += rows)
-        for (r = 0; r < rows; r += 4)
-            for (i = 0; i < 4; i++) {
-                const float distance = (float)(from[r + i] - j);
-                x[r + i] = float_of(bits_of(distance) & 0x7fffffffu);
-            }
-}
-
+/* A lane that the kernel must leave alone has a factor of -0, which changes no sum. */
 static void apply_alibi(tile *t, float *s, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -5851,14 +5837,13 @@ static void apply_alibi(tile *t, float *s, int64_t j0, int n)
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
         const float slope2 = l->used ? slopes[l->head] * LOG2E_HI : 0.0f;
-        t->lane_values[r] = -slope2;
-        from[r] = l->used && is_near(l->pos, j0) ? (int)(l->pos - j0) : 0;
+        const int reached = l->used && is_near(l->pos, j0);
+        if (l->used && !reached)
+            add_far_distances(s + r, rows, l->pos - j0, -slope2, n);
+        t->lane_values[r] = reached ? -slope2 : -0.0f;
+        from[r] = reached ? (int)(l->pos - j0) : 0;
     }
-    near_distances(t, from, n);
-    for (r = 0; r < rows; r++)
-        if (t->lanes[r].used && !is_near(t->lanes[r].pos, j0))
-            far_distances(t, r, j0, n);
-    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+    t->pl->kernels->add_distances(s, from, t->lane_values, n);
 }
 
 static void apply_score(tile *t, float *s, int64_t j0, int n)
@@ -10808,12 +10793,13 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
  * keys pass by.
  */
 
-/* Keys of a pair tile. Where the panel is a whole chunk of rows, it passes by from beyond L2 for each
- * tile of keys: with 32 keys and 64 rows that took 7 % of the time with heads of 64, 22 with 128 and
- * 256 (Intel family 6 model 167). Calls of fewer rows keep S and dP together in 16 to 24 KiB, and
- * compute fewer pairs beyond a diagonal. */
+/* Keys of a pair tile. A panel of a whole chunk of rows, or of more than PANEL_NEAR bytes, passes by
+ * from beyond L2 for each tile of keys: with 32 keys and 64 rows that took 7 % of the time with heads of
+ * 64, 22 with 128 and 256 (Intel family 6 model 167). With another panel S and dP together keep to 16
+ * to 24 KiB, and fewer pairs beyond a diagonal are computed. */
 #define PAIR_KEYS 128
 #define PAIR_FLOATS 3072
+#define PANEL_NEAR ((int64_t)2 << 20)
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
@@ -11017,6 +11003,18 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
         *each = (*each / unit + 1) / 2 * unit;
 }
 
+static int usual_pair_keys(const problem *pr, const plan *pl)
+{
+    const int64_t floats = plus(times(3, pr->p.head_dim), times(2, pr->p.head_dim_v));
+    const int64_t panel = times(times(pr->max_q_len, floats), sizeof(float));
+    int keys = PAIR_KEYS;
+    if (pr->max_q_len >= ATTN_CHUNK || panel > PANEL_NEAR)
+        return keys;
+    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK)
+        keys /= 2;
+    return keys;
+}
+
 static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
                        layout *lay, plan *pl)
 {
@@ -11027,10 +11025,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     pl->rows = p->kernels->rows;
-    pl->keys = asked->tile_keys ? asked->tile_keys : PAIR_KEYS;
-    while (!asked->tile_keys && pr->max_q_len < ATTN_CHUNK && pl->keys * pl->rows > PAIR_FLOATS &&
-           pl->keys > ATTN_BLOCK)
-        pl->keys /= 2;
+    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, pl);
     most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
     lay->panel = (int)ceil_div(most, pl->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));

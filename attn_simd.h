@@ -26,6 +26,7 @@
  *   v_larger(a, x)        the larger of a and |x| as bit patterns, a >= +0: a NaN is the largest
  *   v_ints(p)      VL int as floats
  *   v_bit(p, i)    the lanes of VL words of 32 bits that have bit i, for v_select
+ *   v_distance(p, i)   |VL int - i|, as floats
  *   v_same(p, i)   the lanes of VL int32_t that are i;  vm_bits(m)  a mask as bits, lane 0 the lowest
  *   b_nonzero(p)   bit i tells whether byte i of 32 is not 0
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
@@ -239,8 +240,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk, (const attn_product *p), (p))                                                       \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                            \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n))  \
+    /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
+    X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
+      (s, from, factor, n))                                                                         \
     /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
     X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
@@ -1489,14 +1491,13 @@ static void isa(softcap)(float *s, int n, float cap2, float icap2)
         v_store(s + k, v_mul(v_set1(cap2), isa(tanh)(v_mul(v_load(s + k), v_set1(icap2)))));
 }
 
-static void isa(add_scaled)(float *s, const float *x, const float *factor, int n)
+static void isa(add_distances)(float *s, const int *from, const float *factor, int n)
 {
     int j;
-    for (j = 0; j < n; j++, s += ROWS, x += ROWS)
+    for (j = 0; j < n; j++, s += ROWS)
         EACH(v, NV) {
-            const vf y = v_load(x + v * VL);
-            const vf sum = v_fma(y, v_load(factor + v * VL), v_load(s + v * VL));
-            v_store(s + v * VL, v_select(v_eq(y, NEGATIVE_INFINITY), NEGATIVE_INFINITY, sum));
+            const vf distance = v_distance(from + v * VL, j);
+            v_store(s + v * VL, v_fma(distance, v_load(factor + v * VL), v_load(s + v * VL)));
         }
 }
 

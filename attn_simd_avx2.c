@@ -56,6 +56,9 @@
 #define v_ints(p) _mm256_cvtepi32_ps(_mm256_loadu_si256((const void *)(p)))
 #define v_bit(p, i) /* the sign selects */                                                         \
     v_float(_mm256_sll_epi32(_mm256_loadu_si256((const void *)(p)), _mm_cvtsi32_si128(31 - (i))))
+#define v_distance(p, i)                                                                           \
+    _mm256_cvtepi32_ps(_mm256_abs_epi32(                                                           \
+        _mm256_sub_epi32(_mm256_loadu_si256((const void *)(p)), _mm256_set1_epi32(i))))
 #define v_same(p, i)                                                                               \
     v_float(_mm256_cmpeq_epi32(_mm256_loadu_si256((const void *)(p)), _mm256_set1_epi32(i)))
 #define vm_bits(m) ((uint32_t)_mm256_movemask_ps(m))

@@ -58,6 +58,9 @@
 #define v_ints(p) _mm512_cvtepi32_ps(_mm512_loadu_si512(p))
 #define v_bit(p, i)                                                                                \
     _mm512_test_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32((int)(1u << (i))))
+#define v_distance(p, i)                                                                           \
+    _mm512_cvtepi32_ps(                                                                            \
+        _mm512_abs_epi32(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(i))))
 #define v_same(p, i) _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(p), _mm512_set1_epi32(i))
 #define vm_bits(m) ((uint32_t)(m))
 #define b_nonzero(p) nonzero_avx512(p)

@@ -49,6 +49,7 @@
 #define v_larger(a, x) v_float(vmaxq_u32(v_int(a), v_int(vabsq_f32(x))))
 #define v_ints(p) vcvtq_f32_s32(vld1q_s32(p))
 #define v_bit(p, i) vtstq_u32(vld1q_u32(p), vdupq_n_u32(1u << (i)))
+#define v_distance(p, i) vcvtq_f32_s32(vabsq_s32(vsubq_s32(vld1q_s32(p), vdupq_n_s32(i))))
 #define v_same(p, i) vceqq_s32(vld1q_s32(p), vdupq_n_s32(i))
 #define vm_bits(m) mask_of_neon(m)
 #define b_nonzero(p) nonzero_neon(p)

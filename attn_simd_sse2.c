@@ -60,6 +60,9 @@
 #define v_bit(p, i) /* its sign in all bits */                                                     \
     v_float(_mm_srai_epi32(                                                                        \
         _mm_sll_epi32(_mm_loadu_si128((const void *)(p)), _mm_cvtsi32_si128(31 - (i))), 31))
+#define v_difference(p, i) _mm_sub_epi32(_mm_loadu_si128((const void *)(p)), _mm_set1_epi32(i))
+#define v_distance(p, i)                                                                           \
+    v_float(_mm_and_si128(v_int(_mm_cvtepi32_ps(v_difference(p, i))), _mm_set1_epi32(0x7fffffff)))
 #define v_same(p, i) v_float(_mm_cmpeq_epi32(_mm_loadu_si128((const void *)(p)), _mm_set1_epi32(i)))
 #define vm_bits(m) ((uint32_t)_mm_movemask_ps(m))
 #define b_nonzero(p) nonzero_sse2(p)

@@ -179,16 +179,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
     }
 }
 
-KERNEL void add_scaled_body(int hw, float *RESTRICT s, const float *RESTRICT x,
-                            const float *RESTRICT factor, int n)
+KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
+                               const float *RESTRICT factor, int n)
 {
     int j, r;
-    for (j = 0; j < n; j++, s += LANES, x += LANES) {
+    for (j = 0; j < n; j++, s += LANES)
         for (r = 0; r < LANES; r++) {
-            const float y = fma32(hw, x[r], factor[r], s[r]);
-            s[r] = choose(x[r] == NEG_INF, NEG_INF, y);
+            const float distance = (float)(from[r] - j);
+            s[r] = fma32(hw, float_of(bits_of(distance) & 0x7fffffffu), factor[r], s[r]);
         }
-    }
 }
 
 KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)

@@ -56,31 +56,17 @@ static int is_near(int64_t pos, int64_t j0)
     return pos - j0 > INT32_MIN / 2 && pos - j0 < INT32_MAX / 2;
 }
 
-/* far_distances sets the distances of lane r from keys j0 to j0+n-1. */
-static void far_distances(const tile *t, int r, int64_t j0, int n)
+/* add_far_distances does what add_distances does, for a lane that is too far from its keys for that. */
+static void add_far_distances(float *s, int rows, int64_t from, float factor, int n)
 {
     int j;
-    for (j = 0; j < n; j++) {
-        const int64_t distance = t->lanes[r].pos - (j0 + j);
-        t->x_tile[j * t->pl->rows + r] = (float)(distance < 0 ? -distance : distance);
+    for (j = 0; j < n; j++, s += rows, from--) {
+        const float distance = (float)(from < 0 ? -from : from);
+        *s = fma32(FMA_BASE, distance, factor, *s);
     }
 }
 
-/* near_distances sets the distances of all lanes; lane r is from[r] behind key j0. Rows of a tile are
- * a multiple of 4, so that compilers can turn the inner loop into a vector. */
-static void near_distances(const tile *t, const int *from, int n)
-{
-    const int rows = t->pl->rows;
-    float *x = t->x_tile;
-    int j, r, i;
-    for (j = 0; j < n; j++, x += rows)
-        for (r = 0; r < rows; r += 4)
-            for (i = 0; i < 4; i++) {
-                const float distance = (float)(from[r + i] - j);
-                x[r + i] = float_of(bits_of(distance) & 0x7fffffffu);
-            }
-}
-
+/* A lane that the kernel must leave alone has a factor of -0, which changes no sum. */
 static void apply_alibi(tile *t, float *s, int64_t j0, int n)
 {
     const attn_params *p = &t->pr->p;
@@ -90,14 +76,13 @@ static void apply_alibi(tile *t, float *s, int64_t j0, int n)
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
         const float slope2 = l->used ? slopes[l->head] * LOG2E_HI : 0.0f;
-        t->lane_values[r] = -slope2;
-        from[r] = l->used && is_near(l->pos, j0) ? (int)(l->pos - j0) : 0;
+        const int reached = l->used && is_near(l->pos, j0);
+        if (l->used && !reached)
+            add_far_distances(s + r, rows, l->pos - j0, -slope2, n);
+        t->lane_values[r] = reached ? -slope2 : -0.0f;
+        from[r] = reached ? (int)(l->pos - j0) : 0;
     }
-    near_distances(t, from, n);
-    for (r = 0; r < rows; r++)
-        if (t->lanes[r].used && !is_near(t->lanes[r].pos, j0))
-            far_distances(t, r, j0, n);
-    t->pl->kernels->add_scaled(s, t->x_tile, t->lane_values, n);
+    t->pl->kernels->add_distances(s, from, t->lane_values, n);
 }
 
 static void apply_score(tile *t, float *s, int64_t j0, int n)

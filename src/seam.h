@@ -188,8 +188,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk, (const attn_product *p), (p))                                                       \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
-    /* s = fma(x, factor[lane], s); x = -inf gives -inf by selection. */                            \
-    X(void, add_scaled, (float *s, const float *x, const float *factor, int n), (s, x, factor, n))  \
+    /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
+    X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
+      (s, from, factor, n))                                                                         \
     /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
     X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
     /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \

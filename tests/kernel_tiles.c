@@ -37,7 +37,6 @@ typedef enum array_id {
     S,
     E,
     CALM,
-    X,
     BIAS,
     IDS,
     FACTOR,
@@ -106,7 +105,6 @@ static const struct {
     [S] = { 1, 0, 0, 0, 0, ATTN_F32, SPREAD },
     [E] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
     [CALM] = { 1, 0, 0, 0, 0, ATTN_F32, SIGNED },
-    [X] = { 1, 0, 0, 0, 0, ATTN_F32, MORTAL },
     [BIAS] = { 1, 0, 0, 0, 1, ATTN_F32, MORTAL },
     [IDS] = { 1, 0, 0, 0, 1, INT, FROM },
     [FACTOR] = { 0, 0, 0, 1, 0, ATTN_F32, POSITIVE },
@@ -215,9 +213,9 @@ static void run_softcap(const attn_kernels *f, tile *t)
     f->softcap(t->array[S], KEYS, 32.0f, 0.03125f);
 }
 
-static void run_add_scaled(const attn_kernels *f, tile *t)
+static void run_add_distances(const attn_kernels *f, tile *t)
 {
-    f->add_scaled(t->array[S], t->array[X], t->array[FACTOR], KEYS);
+    f->add_distances(t->array[S], t->array[BEGIN], t->array[FACTOR], KEYS);
 }
 
 static void run_add_rows(const attn_kernels *f, tile *t)
@@ -469,7 +467,7 @@ const kernel_entry kernel_entries[] = {
     { "qk", run_qk, 1, PRODUCT, 1, 0, NULL },
     { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
     { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
-    { "add_scaled", run_add_scaled, 1, BYTES, 12, 0, NULL },
+    { "add_distances", run_add_distances, 1, BYTES, 8, 0, NULL },
     { "add_rows", run_add_rows, 1, BYTES, 12, 0, NULL },
     { "clip", run_clip, 1, BYTES, 8, 0, NULL },
     { "hide", run_hide, 1, BYTES, 8, 0, NULL },

@@ -255,44 +255,55 @@ static void check_softcap(const sizes *z)
     check_lanes("softcap", a, b, z->n, z->first);
 }
 
-static void compare_add_scaled(const char *what, float *a, const float *x, const float *factor,
-                               const sizes *z)
+/* Adds x, of which each row is an array of its own, up to a page without access. */
+static void compare_add_rows(const char *what, float *a, const float *x, float factor,
+                             const sizes *z)
 {
-    float *b = take_lanes(a, z->n, tested->rows, z->first);
-    tested->add_scaled(a, x, factor, z->n);
-    portable->add_scaled(b, take_lanes(x, z->n, tested->rows, z->first),
-                         take_lanes(factor, 1, tested->rows, z->first), z->n);
-    check_lanes(what, a, b, z->n, z->first);
-}
-
-static void check_add_scaled(const sizes *z)
-{
-    const int rows = tested->rows;
-    float *a = logit_matrix((int64_t)z->n * rows), *x = logit_matrix((int64_t)z->n * rows);
-    float *factor = normal_matrix(rows, 1);
-    if (rng_chance(30))
-        factor[rng_int(0, rows - 1)] = 0; /* 0 * -inf must still mask */
-    compare_add_scaled("add_scaled", a, x, factor, z);
-}
-
-/* The rows of another matrix, each by itself, against add_scaled. */
-static void check_add_rows(const sizes *z)
-{
-    const int rows = tested->rows, n = z->n;
-    float *a = logit_matrix((int64_t)n * rows), *b = test_alloc((size_t)(n * rows) * sizeof *b);
-    float *x = logit_matrix((int64_t)n * rows), factor[MAX_ROWS];
-    const float *row[MAX_ROWS];
-    memcpy(b, a, (size_t)(n * rows) * sizeof *b);
+    const int rows = tested->rows, few = portable->rows, n = z->n;
+    float *b = take_lanes(a, n, rows, z->first);
+    const float *row[MAX_ROWS], *row_few[MAX_ROWS];
     for (int r = 0; r < rows; r++) {
         float *own = test_alloc_at((size_t)n * sizeof *own, PLACE_PAGE_AFTER);
         for (int j = 0; j < n; j++)
             own[j] = x[j * rows + r];
         row[r] = own;
-        factor[r] = 1.25f;
     }
-    tested->add_rows(a, row, 1.25f, n);
-    tested->add_scaled(b, x, factor, n);
-    check_lanes("add_rows", a, take_lanes(b, n, rows, z->first), n, z->first);
+    for (int r = 0; r < few; r++)
+        row_few[r] = row[(z->first + r) % rows];
+    tested->add_rows(a, row, factor, n);
+    portable->add_rows(b, row_few, factor, n);
+    check_lanes(what, a, b, n, z->first);
+}
+
+static void check_add_rows(const sizes *z)
+{
+    float *a = logit_matrix((int64_t)z->n * tested->rows);
+    float *x = logit_matrix((int64_t)z->n * tested->rows);
+    const float factor =
+        rng_chance(20) ? 0.0f : *normal_matrix(1, 1); /* 0 * -inf must still mask */
+    compare_add_rows("add_rows", a, x, factor, z);
+}
+
+/* Near and far, before and behind: distances that binary32 rounds among them. */
+static void check_add_distances(const sizes *z)
+{
+    const int rows = tested->rows, few = portable->rows;
+    float *a = logit_matrix((int64_t)z->n * rows), *b = take_lanes(a, z->n, rows, z->first);
+    float *factor = normal_matrix(rows, 1);
+    int from[MAX_ROWS], from_few[MAX_ROWS];
+    for (int r = 0; r < rows; r++) {
+        const int64_t most = rng_chance(50) ? 300 : INT32_MAX / 2;
+        from[r] = (int)rng_int(-most, most);
+        if (rng_chance(20)) {
+            from[r] = 0;
+            factor[r] = -0.0f;
+        }
+    }
+    for (int r = 0; r < few; r++)
+        from_few[r] = from[(z->first + r) % rows];
+    tested->add_distances(a, from, factor, z->n);
+    portable->add_distances(b, from_few, take_lanes(factor, 1, rows, z->first), z->n);
+    check_lanes("add_distances", a, b, z->n, z->first);
 }
 
 /* s + x * factor just beside the middle between two neighbours in binary32, nearer than binary64
@@ -300,12 +311,10 @@ static void check_add_rows(const sizes *z)
  * the time. (1 + 2^-k) * (1 - 2^-k) = 1 - 2^-2k, and 2k > 29. */
 static void check_add_midway(const sizes *z)
 {
-    const int rows = tested->rows;
+    const int rows = tested->rows, k = (int)rng_int(15, 23), shift = (int)rng_int(-40, -30);
     float *a = matrix((int64_t)z->n * rows), *x = matrix((int64_t)z->n * rows);
-    float *factor = matrix(rows);
+    const float factor = (float)ldexp(1 - ldexp(1, -k), shift);
     for (int r = 0; r < rows; r++) {
-        const int k = (int)rng_int(15, 23), shift = (int)rng_int(-40, -30);
-        factor[r] = (float)ldexp(1 - ldexp(1, -k), shift);
         for (int i = 0; i < z->n; i++) {
             const int subnormal = rng_chance(30);
             const int last = subnormal ? -149 : (int)rng_int(-149, 60); /* bit's exponent */
@@ -315,7 +324,7 @@ static void check_add_midway(const sizes *z)
             x[i * rows + r] = (float)(sign_x * ldexp(1 + ldexp(1, -k), last - 1 - shift));
         }
     }
-    compare_add_scaled("add_scaled, midway", a, x, factor, z);
+    compare_add_rows("add_rows, midway", a, x, factor, z);
 }
 
 /* Running maximum and sum of rows that have begun, or not. */
@@ -814,7 +823,7 @@ static const struct {
     { "pack", check_pack },
     { "qk", check_qk },
     { "softcap", check_softcap },
-    { "add_scaled", check_add_scaled },
+    { "add_distances", check_add_distances },
     { "sums midway", check_add_midway },
     { "add_rows", check_add_rows },
     { "clip and hide", check_masks },

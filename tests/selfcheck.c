@@ -263,11 +263,11 @@ static void softcap_last(float *s, int n, float cap2, float icap2)
         real->softcap(s, n - 1, cap2, icap2);
 }
 
-static void add_unscaled(float *s, const float *x, const float *factor, int n)
+/* The distance of the first key for all. */
+static void distances_first(float *s, const int *from, const float *factor, int n)
 {
-    (void)factor;
-    for (int e = 0; e < n * real->rows; e++)
-        s[e] += x[e];
+    for (int j = 0; j < n; j++)
+        real->add_distances(s + j * real->rows, from, factor, 1);
 }
 
 /* -inf by arithmetic only: NaN + -inf stays NaN, +inf too; and a dead key may come alive. */
@@ -461,7 +461,7 @@ static void drop_last_key(float *p, int n, const attn_drop *of)
     USE(pack, pack_last_row, TILED)                                                                \
     USE(softcap, softcap_none, TILED)                                                              \
     USE(softcap, softcap_last, TILED)                                                              \
-    USE(add_scaled, add_unscaled, TILED)                                                           \
+    USE(add_distances, distances_first, TILED)                                                     \
     USE(add_rows, rows_clamped, TILED)                                                             \
     USE(add_rows, rows_last, TILED)                                                                \
     USE(hide_others, others_last, TILED)                                                           \

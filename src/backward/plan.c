@@ -12,12 +12,13 @@
 #include "../modifiers.c"
 #include "gradients.c"
 
-/* Keys of a pair tile. Where the panel is a whole chunk of rows, it passes by from beyond L2 for each
- * tile of keys: with 32 keys and 64 rows that took 7 % of the time with heads of 64, 22 with 128 and
- * 256 (Intel family 6 model 167). Calls of fewer rows keep S and dP together in 16 to 24 KiB, and
- * compute fewer pairs beyond a diagonal. */
+/* Keys of a pair tile. A panel of a whole chunk of rows, or of more than PANEL_NEAR bytes, passes by
+ * from beyond L2 for each tile of keys: with 32 keys and 64 rows that took 7 % of the time with heads of
+ * 64, 22 with 128 and 256 (Intel family 6 model 167). With another panel S and dP together keep to 16
+ * to 24 KiB, and fewer pairs beyond a diagonal are computed. */
 #define PAIR_KEYS 128
 #define PAIR_FLOATS 3072
+#define PANEL_NEAR ((int64_t)2 << 20)
 /* dK and dV take the rows of some tiles at once: with only 24 rows between the load and the store
  * of their sums, that product takes a fifth longer. */
 #define GROUP_ROWS 96
@@ -221,6 +222,18 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
         *each = (*each / unit + 1) / 2 * unit;
 }
 
+static int usual_pair_keys(const problem *pr, const plan *pl)
+{
+    const int64_t floats = plus(times(3, pr->p.head_dim), times(2, pr->p.head_dim_v));
+    const int64_t panel = times(times(pr->max_q_len, floats), sizeof(float));
+    int keys = PAIR_KEYS;
+    if (pr->max_q_len >= ATTN_CHUNK || panel > PANEL_NEAR)
+        return keys;
+    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK)
+        keys /= 2;
+    return keys;
+}
+
 static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_params *asked,
                        layout *lay, plan *pl)
 {
@@ -231,10 +244,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     pl->rows = p->kernels->rows;
-    pl->keys = asked->tile_keys ? asked->tile_keys : PAIR_KEYS;
-    while (!asked->tile_keys && pr->max_q_len < ATTN_CHUNK && pl->keys * pl->rows > PAIR_FLOATS &&
-           pl->keys > ATTN_BLOCK)
-        pl->keys /= 2;
+    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, pl);
     most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
     lay->panel = (int)ceil_div(most, pl->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));
