@@ -76,11 +76,9 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2, */
-#define PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 3) /* or into L1. */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
-#define PREFETCH_NEAR(p) ((void)(p))
 #endif
 
 /* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one
@@ -482,8 +480,8 @@ typedef struct attn_runs {
     const char *const *run; /* one more than there are, as a kernel may read ahead of use */
 } attn_runs;
 
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
     const char *const *run; /* where the present run of rows begins, and those behind it */
     const char *row;        /* the present one */
@@ -2936,7 +2934,7 @@ typedef struct plan {
     int modified; /* Nonzero means that a modifier of logits is on. */
     int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
     range_list ranges; /* ranges are those of the other masks. */
-    int ahead;         /* Nonzero means that products ask for what the next ones read. */
+    int ahead;         /* Nonzero means that products ask for the K and V of the next ones. */
     int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
     int bias_ahead, mask_ahead; /* Nonzero means that products ask for theirs. */
 } plan;
@@ -6461,8 +6459,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 }
 
 /* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
- * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
- * that. Memory therefore never rests, and what is asked for fits into L2. */
+ * next steps read: Q K^T for these rows of V, or their bias; P V for the next tile of K, unless a mask
+ * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
@@ -11003,14 +11001,17 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
         *each = (*each / unit + 1) / 2 * unit;
 }
 
-static int usual_pair_keys(const problem *pr, const plan *pl)
+/* usual_pair_keys leaves 4 items of keys to each worker, if need be by smaller tiles. */
+static int usual_pair_keys(const problem *pr, const layout *lay, const plan *pl)
 {
-    const int64_t floats = plus(times(3, pr->p.head_dim), times(2, pr->p.head_dim_v));
+    const attn_params *p = &pr->p;
+    const int64_t floats = plus(times(3, p->head_dim), times(2, p->head_dim_v));
     const int64_t panel = times(times(pr->max_q_len, floats), sizeof(float));
+    const int64_t least = lay->gemms == 5 ? 0 : 4 * (int64_t)p->num_workers;
+    const int in_l2 = pr->max_q_len < ATTN_CHUNK && panel <= PANEL_NEAR;
     int keys = PAIR_KEYS;
-    if (pr->max_q_len >= ATTN_CHUNK || panel > PANEL_NEAR)
-        return keys;
-    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK)
+    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK &&
+           (in_l2 || items_by(p, p->num_heads_kv, pr->max_kv_len, keys) < least))
         keys /= 2;
     return keys;
 }
@@ -11025,7 +11026,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     pl->rows = p->kernels->rows;
-    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, pl);
+    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, lay, pl);
     most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
     lay->panel = (int)ceil_div(most, pl->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));

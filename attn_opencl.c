@@ -81,11 +81,9 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2, */
-#define PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 3) /* or into L1. */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
-#define PREFETCH_NEAR(p) ((void)(p))
 #endif
 
 /* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one
@@ -322,8 +320,8 @@ typedef struct attn_runs {
     const char *const *run; /* one more than there are, as a kernel may read ahead of use */
 } attn_runs;
 
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
     const char *const *run; /* where the present run of rows begins, and those behind it */
     const char *row;        /* the present one */

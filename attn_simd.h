@@ -112,8 +112,8 @@ typedef struct attn_runs {
     const char *const *run; /* one more than there are, as a kernel may read ahead of use */
 } attn_runs;
 
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
     const char *const *run; /* where the present run of rows begins, and those behind it */
     const char *row;        /* the present one */
@@ -407,8 +407,8 @@ typedef struct simd_chains {
     attn_ahead *ahead;
 } simd_chains;
 
-/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4 and, of bf16, of 8, of keys `step` bytes apart. The factor
- * is 1 where elements are left over, as it multiplies behind the last one. */
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4 and, of bf16, of 8, of keys `step` bytes
+ * apart. The factor is 1 where elements are left over, as it multiplies behind the last one. */
 typedef struct simd_keys {
     const float *qt;
     ptrdiff_t step;

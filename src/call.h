@@ -103,7 +103,7 @@ typedef struct plan {
     int modified; /* Nonzero means that a modifier of logits is on. */
     int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
     range_list ranges; /* ranges are those of the other masks. */
-    int ahead;         /* Nonzero means that products ask for what the next ones read. */
+    int ahead;         /* Nonzero means that products ask for the K and V of the next ones. */
     int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
     int bias_ahead, mask_ahead; /* Nonzero means that products ask for theirs. */
 } plan;

@@ -72,11 +72,9 @@
 #endif
 
 #if defined __GNUC__
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2, */
-#define PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 3) /* or into L1. */
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
-#define PREFETCH_NEAR(p) ((void)(p))
 #endif
 
 /* PREFETCH_RUN asks for the lines of `bytes` bytes. It is no function, because gcc drops calls of one

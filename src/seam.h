@@ -60,8 +60,8 @@ typedef struct attn_runs {
     const char *const *run; /* one more than there are, as a kernel may read ahead of use */
 } attn_runs;
 
-/* Memory that the next product will read: a kernel asks for `lines` cache lines of it, evenly
- * beside its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
 typedef struct attn_ahead {
     const char *const *run; /* where the present run of rows begins, and those behind it */
     const char *row;        /* the present one */

@@ -140,8 +140,8 @@ typedef struct simd_chains {
     attn_ahead *ahead;
 } simd_chains;
 
-/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4 and, of bf16, of 8, of keys `step` bytes apart. The factor
- * is 1 where elements are left over, as it multiplies behind the last one. */
+/* Q K^T of few lanes: elements 0..whole-1, a multiple of 4 and, of bf16, of 8, of keys `step` bytes
+ * apart. The factor is 1 where elements are left over, as it multiplies behind the last one. */
 typedef struct simd_keys {
     const float *qt;
     ptrdiff_t step;

@@ -147,8 +147,8 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 }
 
 /* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
- * next one reads: Q K^T for these rows of V, P V for the next tile of K, unless a mask may skip
- * that. Memory therefore never rests, and what is asked for fits into L2. */
+ * next steps read: Q K^T for these rows of V, or their bias; P V for the next tile of K, unless a mask
+ * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);

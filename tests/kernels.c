@@ -467,16 +467,22 @@ static void check_hide_others(const sizes *z)
     const int n = z->n, apart = (int)rng_int(1, 5), words = (n - 1) / ATTN_ALIVE_BITS * apart + 1;
     int32_t *ids = test_alloc_at((size_t)n * sizeof *ids, PLACE_PAGE_AFTER);
     uint32_t *a = test_alloc_at((size_t)words * sizeof *a, PLACE_PAGE_AFTER);
+    uint32_t *b = test_alloc((size_t)words * sizeof *b);
     const int32_t own = rng_chance(50) ? 0 : -1;
     for (int k = 0; k < n; k++)
         ids[k] = (int32_t)rng_int(-1, 1);
-    memset(a, -1, (size_t)words * sizeof *a);
-    tested->hide_others(a, apart, ids, n, own);
-    for (int k = 0; k < n; k++)
-        CHECK((a[k / ATTN_ALIVE_BITS * apart] >> k % ATTN_ALIVE_BITS & 1) == (ids[k] == own),
-              "id %d of %d is %d, own is %d", k, n, (int)ids[k], (int)own);
     for (int i = 0; i < words; i++)
-        CHECK(i % apart == 0 || a[i] == UINT32_MAX, "word %d, %d apart, changed", i, apart);
+        a[i] = b[i] = (uint32_t)rng_u64();
+    tested->hide_others(a, apart, ids, n, own);
+    for (int i = 0; i < words; i++)
+        for (int k = i / apart * ATTN_ALIVE_BITS, bit = 0; bit < ATTN_ALIVE_BITS; k++, bit++) {
+            const int before = b[i] >> bit & 1, after = a[i] >> bit & 1;
+            CHECK(i % apart ? after == before
+                  : k < n   ? after == (before && ids[k] == own)
+                            : after <= before,
+                  "word %d of %d, %d apart, bit %d: %d becomes %d", i, words, apart, bit, before,
+                  after);
+        }
 }
 
 /* Every word of the counters and keys is random. */

@@ -445,23 +445,28 @@ static void law_broadcast(int round)
 
 /* ---- distances that 32 bits do not hold ------------------------------------------------------ */
 
-/* One row sees the first and the last cell of more keys than memory holds, as all pages are one of
- * zeros; it stands at the last key or at the first. */
-static void law_far_alibi(int round)
+/* One row sees the first and the last cell of more keys than memory holds, as all pages are one; it
+ * stands at the last key or at the first. `alone`: it sees the far cell alone, and its scores are what
+ * the distances, rounded to 24 bits, take away, so that every logit is 0. */
+static void far_alibi(int round, int alone)
 {
     enum { CELL = 16, PAGE_BITS = 20 };
     static const int power[] = { 30, 31, 32 };
-    const int64_t keys = ((int64_t)1 << power[round % 3]) + rng_int(1, 100), page = 1 << PAGE_BITS;
-    const int32_t offsets[] = { 0, 2 }, columns[] = { 0, (int32_t)((keys - 1) / CELL) };
-    const float slope = 1.0f / (float)((int64_t)1 << power[round % 3]);
+    const int64_t far = (int64_t)1 << power[round % 3], page = 1 << PAGE_BITS;
+    const int64_t keys = far + (alone ? rng_int(20, 60) : rng_int(1, 100));
+    const int64_t last = (keys - 1) / CELL;
     const int ahead = round / 3;
-    float *rows = test_alloc((size_t)page * sizeof *rows), q = 1, o, lse = 0;
+    const int32_t offsets[] = { 0, alone ? 1 : 2 };
+    const int32_t columns[] = { alone && ahead ? (int32_t)last : 0, (int32_t)last };
+    const float slope = alone ? 1.0f : 1.0f / (float)far;
+    float *rows = test_alloc((size_t)page * sizeof *rows), q = alone ? (float)far : 1, o, lse = 0;
     int32_t *table = test_alloc((size_t)(keys / page + 1) * sizeof *table);
     attn_params p = {
         .batch = 1, .num_heads_q = 1, .seq_len_q = 1, .seq_len_kv = keys, .head_dim = 1
     };
     double sum = 0;
-    memset(rows, 0, (size_t)page * sizeof *rows);
+    for (int64_t i = 0; i < page; i++)
+        rows[i] = alone ? 1.0f : 0.0f;
     memset(table, 0, (size_t)(keys / page + 1) * sizeof *table);
     p.q.data = &q;
     p.k.data = p.v.data = rows;
@@ -479,10 +484,22 @@ static void law_far_alibi(int round)
     p.impl = ATTN_IMPL_TILED;
     if (!run_part(&p, "ALiBi of far keys"))
         return;
-    for (int64_t j = 0; j < keys; j += j == CELL - 1 ? (keys - 1) / CELL * CELL - j : 1)
+    for (int64_t j = 0; j < keys && !alone; j += j == CELL - 1 ? last * CELL - j : 1)
         sum += exp(-(double)slope * (double)(ahead ? j : keys - 1 - j));
+    if (alone)
+        sum = ahead ? (double)(keys - last * CELL) : CELL;
     CHECK(fabs((double)lse - log(sum)) < 1e-6, "%lld keys: lse is %.9g instead of %.9g",
           (long long)keys, (double)lse, log(sum));
+}
+
+static void law_far_alibi(int round)
+{
+    far_alibi(round, 0);
+}
+
+static void law_far_alibi_alone(int round)
+{
+    far_alibi(round, 1);
 }
 
 /* ---- terms that are neutral ------------------------------------------------------------------ */
@@ -1146,6 +1163,7 @@ static const struct {
     { "Philox known answers", law_philox, 1 },
     { "probabilities beyond the range", law_keep_range, 4 },
     { "a ring that ends with a tile", law_ring_edge, 12 },
+    { "ALiBi of far keys alone", law_far_alibi_alone, 6 },
 };
 
 TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks, tiles, merges")

@@ -16,16 +16,39 @@ static const struct shape {
     const char *name;
     int64_t heads, kv_heads, rows, keys, dim, dim_v;
     int dtype, causal, workers, impl;
+    enum {
+        NO_PAIRS,
+        PAIRS_BIAS,
+        PAIRS_BYTES,
+        PAIRS_BITS
+    } pairs; /* an array with something for each pair */
 } shapes[] = {
-    { "prefill", 2, 1, 130, 300, 40, 24, ATTN_F32, 1, 1, ATTN_IMPL_TILED },
-    { "decode", 8, 2, 1, 2300, 32, 32, ATTN_F32, 0, 1, ATTN_IMPL_TILED },
-    { "shared copies", 1, 1, 700, 1100, 24, 40, ATTN_F16, 1, 1, ATTN_IMPL_TILED },
-    { "shared copies, 3 workers", 2, 1, 300, 500, 16, 16, ATTN_BF16, 0, 3, ATTN_IMPL_TILED },
-    { "split", 4, 1, 1, 2500, 64, 64, ATTN_F32, 0, 4, ATTN_IMPL_TILED },
-    { "split, 16 bits", 2, 1, 3, 1500, 64, 64, ATTN_F16, 1, 2, ATTN_IMPL_TILED },
-    { "naive", 2, 1, 40, 100, 16, 16, ATTN_F32, 1, 1, ATTN_IMPL_NAIVE },
+    { "prefill", 2, 1, 130, 300, 40, 24, ATTN_F32, 1, 1, ATTN_IMPL_TILED, NO_PAIRS },
+    { "decode", 8, 2, 1, 2300, 32, 32, ATTN_F32, 0, 1, ATTN_IMPL_TILED, NO_PAIRS },
+    { "shared copies", 1, 1, 700, 1100, 24, 40, ATTN_F16, 1, 1, ATTN_IMPL_TILED, NO_PAIRS },
+    { "shared copies, 3 workers", 2, 1, 300, 500, 16, 16, ATTN_BF16, 0, 3, ATTN_IMPL_TILED,
+      NO_PAIRS },
+    { "split", 4, 1, 1, 2500, 64, 64, ATTN_F32, 0, 4, ATTN_IMPL_TILED, NO_PAIRS },
+    { "split, 16 bits", 2, 1, 3, 1500, 64, 64, ATTN_F16, 1, 2, ATTN_IMPL_TILED, NO_PAIRS },
+    { "naive", 2, 1, 40, 100, 16, 16, ATTN_F32, 1, 1, ATTN_IMPL_NAIVE, NO_PAIRS },
+    /* K and V fit into the smallest cache, and what the pairs have does not. */
+    { "bias", 1, 1, 300, 500, 4, 4, ATTN_F32, 0, 1, ATTN_IMPL_TILED, PAIRS_BIAS },
+    { "boolean mask", 1, 1, 300, 500, 4, 4, ATTN_F32, 0, 1, ATTN_IMPL_TILED, PAIRS_BYTES },
+    { "mask of bits", 1, 1, 300, 500, 4, 4, ATTN_F32, 0, 1, ATTN_IMPL_TILED, PAIRS_BITS },
 };
-enum { PREFILL, DECODE, COPIES, COPIES_3, SPLIT, SPLIT_16, NAIVE, SHAPES };
+enum {
+    PREFILL,
+    DECODE,
+    COPIES,
+    COPIES_3,
+    SPLIT,
+    SPLIT_16,
+    NAIVE,
+    WITH_BIAS,
+    WITH_BYTES,
+    WITH_BITS,
+    SHAPES
+};
 
 static int backwards(void *user, int64_t n, attn_task_fn task, void *arg)
 {
@@ -75,7 +98,19 @@ static attn_params make_sizes(const struct shape *s)
     p.k.dtype = p.v.dtype = s->dtype;
     p.q.data = p.k.data = p.v.data = p.o.data = p.lse.data = there;
     p.stats.data = there;
+    p.bias.data = s->pairs == PAIRS_BIAS ? there : NULL;
+    p.bool_mask.data = s->pairs == PAIRS_BYTES ? (const uint8_t *)there : NULL;
+    p.bit_mask.data = s->pairs == PAIRS_BITS ? (const uint8_t *)there : NULL;
     return p;
+}
+
+/* Bytes of which any may be 0, or any of whose bits. */
+static const uint8_t *random_bytes(int64_t count)
+{
+    uint8_t *x = test_alloc((size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (uint8_t)(rng_chance(20) ? 0 : rng_u64());
+    return x;
 }
 
 static attn_params make_call(const struct shape *s)
@@ -84,6 +119,12 @@ static attn_params make_call(const struct shape *s)
     p.q.data = numbers(s->heads * s->rows * s->dim, ATTN_F32);
     p.k.data = numbers(s->kv_heads * s->keys * s->dim, s->dtype);
     p.v.data = numbers(s->kv_heads * s->keys * s->dim_v, s->dtype);
+    if (s->pairs == PAIRS_BIAS)
+        p.bias.data = numbers(s->heads * s->rows * s->keys, ATTN_F32);
+    if (s->pairs == PAIRS_BYTES)
+        p.bool_mask.data = random_bytes(s->heads * s->rows * s->keys);
+    if (s->pairs == PAIRS_BITS)
+        p.bit_mask.data = random_bytes((s->heads * s->rows * s->keys + 7) / 8);
     give_output(s, &p);
     return p;
 }
@@ -576,7 +617,7 @@ static attn_kernels counting_table(void)
 
 static void check_ahead(void)
 {
-    static const int all[] = { PREFILL, DECODE, SPLIT };
+    static const int all[] = { PREFILL, DECODE, SPLIT, WITH_BIAS, WITH_BYTES, WITH_BITS };
 #define SMALL HEAD "item_bytes 16384 " /* a cache that K and V of a head do not fit into */
     static const char *const texts[] = {
         SMALL "ahead 1 end",          SMALL "ahead 0 end", SMALL "none.ahead 0 end",

@@ -222,14 +222,17 @@ static void divide(const problem *pr, int64_t heads, int64_t count, int unit, in
         *each = (*each / unit + 1) / 2 * unit;
 }
 
-static int usual_pair_keys(const problem *pr, const plan *pl)
+/* usual_pair_keys leaves 4 items of keys to each worker, if need be by smaller tiles. */
+static int usual_pair_keys(const problem *pr, const layout *lay, const plan *pl)
 {
-    const int64_t floats = plus(times(3, pr->p.head_dim), times(2, pr->p.head_dim_v));
+    const attn_params *p = &pr->p;
+    const int64_t floats = plus(times(3, p->head_dim), times(2, p->head_dim_v));
     const int64_t panel = times(times(pr->max_q_len, floats), sizeof(float));
+    const int64_t least = lay->gemms == 5 ? 0 : 4 * (int64_t)p->num_workers;
+    const int in_l2 = pr->max_q_len < ATTN_CHUNK && panel <= PANEL_NEAR;
     int keys = PAIR_KEYS;
-    if (pr->max_q_len >= ATTN_CHUNK || panel > PANEL_NEAR)
-        return keys;
-    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK)
+    while (keys * pl->rows > PAIR_FLOATS && keys > ATTN_BLOCK &&
+           (in_l2 || items_by(p, p->num_heads_kv, pr->max_kv_len, keys) < least))
         keys /= 2;
     return keys;
 }
@@ -244,7 +247,7 @@ static void plan_sizes(const problem *pr, const attn_gradients *g, const attn_pa
     lay->want = wanted(g);
     lay->gemms = naive ? 5 : choose_gemms(pr, g);
     pl->rows = p->kernels->rows;
-    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, pl);
+    pl->keys = asked->tile_keys ? asked->tile_keys : usual_pair_keys(pr, lay, pl);
     most = min64(naive ? pl->rows : ATTN_CHUNK, max64(pr->max_q_len, 1));
     lay->panel = (int)ceil_div(most, pl->rows);
     lay->group = (int)max64(1, min64(MOST_GROUP, GROUP_ROWS / pl->rows));
