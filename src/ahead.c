@@ -39,6 +39,7 @@ static attn_ahead lanes_ahead(const tile *t,
         if (row && (count == 0 || row != list[count - 1]))
             list[count++] = row;
     }
+    ATTN_ASSERT(count > 0); /* Some lane sees a key of the tile. */
     list[count] = list[count - 1];
     a.row = *list;
     a.bytes += (int64_t)((uintptr_t)a.row % ALIGNMENT); /* A row may end inside one more line. */

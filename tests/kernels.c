@@ -437,52 +437,64 @@ static void check_masks(const sizes *z)
     check_lanes("hide", c, d, z->n, z->first);
 }
 
-/* Bytes of 0, 1, 128 and others; behind them no memory is read, and no bit set, and words between
- * those of the row stay as they are. */
+/* A row of words before and after a rule about n keys, of which it hides some: of those before, the
+ * others stay visible. No bit behind n is set, and words between those of the row stay as they are. */
+typedef struct word_row {
+    int n, apart, words;
+    uint32_t *before, *after;
+    uint8_t *hidden;
+} word_row;
+
+static word_row random_words(int n)
+{
+    word_row r = { .n = n, .apart = (int)rng_int(1, 5) };
+    r.words = (n - 1) / ATTN_ALIVE_BITS * r.apart + 1;
+    r.before = test_alloc((size_t)r.words * sizeof *r.before);
+    r.after = test_alloc_at((size_t)r.words * sizeof *r.after, PLACE_PAGE_AFTER);
+    r.hidden = test_alloc((size_t)n);
+    for (int i = 0; i < r.words; i++)
+        r.before[i] = r.after[i] = (uint32_t)rng_u64();
+    return r;
+}
+
+static void check_words(const char *what, const word_row *r)
+{
+    for (int i = 0; i < r->words; i++)
+        for (int k = i / r->apart * ATTN_ALIVE_BITS, bit = 0; bit < ATTN_ALIVE_BITS; k++, bit++) {
+            const int before = r->before[i] >> bit & 1, after = r->after[i] >> bit & 1;
+            CHECK(i % r->apart ? after == before
+                  : k < r->n   ? after == (before && !r->hidden[k])
+                               : after <= before,
+                  "%s: word %d of %d, %d apart, bit %d: %d becomes %d", what, i, r->words, r->apart,
+                  bit, before, after);
+        }
+}
+
+/* Bytes of 0, 1, 128 and others; behind them no memory is read. */
 static void check_hide_bytes(const sizes *z)
 {
-    const int n = z->n, apart = (int)rng_int(1, 5), words = (n - 1) / ATTN_ALIVE_BITS * apart + 1;
+    const word_row r = random_words(z->n);
     const int invert = rng_chance(50);
-    uint8_t *x = test_alloc_at((size_t)n, PLACE_PAGE_AFTER);
-    uint32_t *a = test_alloc_at((size_t)words * sizeof *a, PLACE_PAGE_AFTER);
-    uint32_t *b = test_alloc((size_t)words * sizeof *b);
-    for (int k = 0; k < n; k++)
+    uint8_t *x = test_alloc_at((size_t)z->n, PLACE_PAGE_AFTER);
+    for (int k = 0; k < z->n; k++) {
         x[k] = (uint8_t)(rng_chance(50) ? 0 : rng_chance(30) ? 128 : rng_u64());
-    for (int i = 0; i < words; i++)
-        a[i] = b[i] = (uint32_t)rng_u64();
-    tested->hide_bytes(a, apart, x, n, invert);
-    for (int i = 0; i < words; i++)
-        for (int k = i / apart * ATTN_ALIVE_BITS, bit = 0; bit < ATTN_ALIVE_BITS; k++, bit++) {
-            const int before = b[i] >> bit & 1, after = a[i] >> bit & 1;
-            CHECK(i % apart ? after == before
-                  : k < n   ? after == (before && (x[k] != 0) != invert)
-                            : after <= before,
-                  "word %d of %d, %d apart, bit %d, invert %d: %d becomes %d", i, words, apart, bit,
-                  invert, before, after);
-        }
+        r.hidden[k] = (x[k] != 0) == invert;
+    }
+    tested->hide_bytes(r.after, r.apart, x, z->n, invert);
+    check_words(invert ? "hide_bytes, inverted" : "hide_bytes", &r);
 }
 
 static void check_hide_others(const sizes *z)
 {
-    const int n = z->n, apart = (int)rng_int(1, 5), words = (n - 1) / ATTN_ALIVE_BITS * apart + 1;
-    int32_t *ids = test_alloc_at((size_t)n * sizeof *ids, PLACE_PAGE_AFTER);
-    uint32_t *a = test_alloc_at((size_t)words * sizeof *a, PLACE_PAGE_AFTER);
-    uint32_t *b = test_alloc((size_t)words * sizeof *b);
+    const word_row r = random_words(z->n);
     const int32_t own = rng_chance(50) ? 0 : -1;
-    for (int k = 0; k < n; k++)
+    int32_t *ids = test_alloc_at((size_t)z->n * sizeof *ids, PLACE_PAGE_AFTER);
+    for (int k = 0; k < z->n; k++) {
         ids[k] = (int32_t)rng_int(-1, 1);
-    for (int i = 0; i < words; i++)
-        a[i] = b[i] = (uint32_t)rng_u64();
-    tested->hide_others(a, apart, ids, n, own);
-    for (int i = 0; i < words; i++)
-        for (int k = i / apart * ATTN_ALIVE_BITS, bit = 0; bit < ATTN_ALIVE_BITS; k++, bit++) {
-            const int before = b[i] >> bit & 1, after = a[i] >> bit & 1;
-            CHECK(i % apart ? after == before
-                  : k < n   ? after == (before && ids[k] == own)
-                            : after <= before,
-                  "word %d of %d, %d apart, bit %d: %d becomes %d", i, words, apart, bit, before,
-                  after);
-        }
+        r.hidden[k] = ids[k] != own;
+    }
+    tested->hide_others(r.after, r.apart, ids, z->n, own);
+    check_words("hide_others", &r);
 }
 
 /* Every word of the counters and keys is random. */
