@@ -50,8 +50,8 @@
 #endif
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
- * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2 and FMA and
- * chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+ * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
+ * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
 #if defined __GNUC__ &&                                                                            \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
@@ -59,7 +59,7 @@
 #define FMA_TARGET
 #elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
-#define FMA_TARGET __attribute__((target("avx2,fma")))
+#define FMA_TARGET __attribute__((target("avx2,fma,f16c")))
 #define FMA_SECOND_BUILD
 #else
 #define FMA_BASE 0
