@@ -4733,11 +4733,16 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 #define LARGE_STATE ((int64_t)80 << 10)
 /* A worker has at least this number of items, so that none waits for long. */
 #define SPLIT_ITEMS 4
+/* Pieces of divided chunks are exchanged between workers, so there are fewer of them (3000 to 9000 keys,
+ * two threads: 4 to 10 % of the time). */
+#define INSIDE_ITEMS 2
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 
 /* wants_split tells whether row tiles alone leave workers idle, with work in each that is worth
  * dividing. Below 2^19 elements of K and V, 2048 keys of 128, two workers with a pool of their own
- * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). */
+ * took longer than one (1500 keys: 59 microseconds against 48; with spinning OpenMP threads 43). A
+ * region of these threads costs 1 microsecond; the rest of what is lost is the way of logits and
+ * probabilities from one core to the other, since a chunk is one chain of sums. */
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -4784,7 +4789,7 @@ static int chunks_inside(const problem *pr, const plan *pl, int64_t chunks, int6
 static void plan_inside(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
-    const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
+    const int64_t wanted = (int64_t)INSIDE_ITEMS * pr->p.num_workers;
     const int64_t chunks = split_rows(pl) * sp->inside, dim = pr->p.head_dim_v;
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
