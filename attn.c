@@ -423,6 +423,223 @@ static inline uint16_t bf16_from_f32(float x)
     return (uint16_t)(u >> 16);
 }
 
+/* src/eighths.c - the 8-bit floats of the OCP specification, which only K and V may have.
+ *
+ * OCP 8-bit Floating Point Specification (OFP8), revision 1.0. Exact to f32; from f32 to nearest even.
+ * What is too large becomes NaN in E4M3, which has no infinity, and infinity in E5M2.
+ */
+
+/* It chooses by masks, so that compilers vectorise loops of it. */
+static inline float e4m3_to_f32(uint8_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x80u) << 24, rest = h & 0x7fu;
+    const uint32_t strange = 0u - (uint32_t)(rest == 0x7fu);
+    const uint32_t small = 0u - (uint32_t)(rest < 0x08u); /* subnormal in E4M3, normal in f32 */
+    const float tiny = (float)(int32_t)rest * 0x1p-9f;
+    const uint32_t normal = (rest << 20) + (120u << 23);
+    return float_of(sign | (bits_of(tiny) & small) | (normal & ~(small | strange)) |
+                    (CANONICAL_NAN & strange));
+}
+
+static inline uint8_t e4m3_from_f32(float x)
+{
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
+    uint32_t a = u & 0x7fffffffu, half, shift;
+    if (a > 0x43e80000u) /* It is above 464, the tie between 448 and what would be 480, or a NaN. */
+        return (uint8_t)(a > 0x7f800000u ? 0x7fu : sign | 0x7fu);
+    if (a >= 0x3c800000u) { /* The result is normal, 2^-6 and above. */
+        a -= 120u << 23;
+        a += 0x7ffffu + (a >> 20 & 1);
+        return (uint8_t)(sign | a >> 20);
+    }
+    if (a <= 0x3a800000u) /* It is at most 2^-10, a tie with 0 or below. */
+        return (uint8_t)sign;
+    /* The shift is 21 to 24 and makes the significand a multiple of 2^-9. */
+    shift = 141u - (a >> 23);
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint8_t)(sign | a >> shift);
+}
+
+/* E5M2 is the upper half of an f16. */
+static inline float e5m2_to_f32(uint8_t h)
+{
+    return f16_to_f32((uint16_t)(h << 8));
+}
+
+static inline uint8_t e5m2_from_f32(float x)
+{
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
+    uint32_t a = u & 0x7fffffffu, half, shift;
+    if (a > 0x7f800000u)
+        return 0x7eu;
+    if (a >= 0x47700000u) /* It is 61440, the tie between 57344 and what would be 65536, or more. */
+        return (uint8_t)(sign | 0x7cu);
+    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
+        a -= 112u << 23;
+        a += 0xfffffu + (a >> 21 & 1);
+        return (uint8_t)(sign | a >> 21);
+    }
+    if (a <= 0x37000000u) /* It is at most 2^-17, a tie with 0 or below. */
+        return (uint8_t)sign;
+    /* The shift is 22 to 24 and makes the significand a multiple of 2^-16. */
+    shift = 134u - (a >> 23);
+    a = (a & 0x7fffffu) | 0x800000u;
+    half = 1u << (shift - 1);
+    a += half - 1 + (a >> shift & 1);
+    return (uint8_t)(sign | a >> shift);
+}
+
+/* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
+ *
+ * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
+ * stand for d * q, which is exact in f32. The bytes of finite numbers are those of ggml's reference
+ * quantisation (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
+ *
+ *     q8_0   34 bytes   q from -127 to 127, a signed byte each
+ *     q5_0   22 bytes   q + 16 from 0 to 31: 32 upper bits, lowest first, then the lower four as below
+ *     q4_0   18 bytes   q + 8 from 0 to 15: byte i holds number i low and number i + 16 high
+ *
+ * A unit with a number that is not finite has a NaN as its scale, which every number of it becomes.
+ */
+
+#define UNIT 32
+#define HALF_UNIT (UNIT / 2)
+
+typedef struct q8_unit {
+    uint16_t scale;
+    int8_t q[UNIT];
+} q8_unit;
+
+typedef struct q5_unit {
+    uint16_t scale;
+    uint8_t upper[UNIT / 8];
+    uint8_t lower[HALF_UNIT];
+} q5_unit;
+
+typedef struct q4_unit {
+    uint16_t scale;
+    uint8_t q[HALF_UNIT];
+} q4_unit;
+
+static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
+{
+    const float d = f16_to_f32(from->scale);
+    int i;
+    for (i = 0; i < UNIT; i++)
+        to[i] = d * (float)from->q[i];
+}
+
+static inline void load_q5(float *RESTRICT to, const q5_unit *RESTRICT from)
+{
+    static const int32_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                            1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                            1 << 12, 1 << 13, 1 << 14, 1 << 15 };
+    const float d = f16_to_f32(from->scale);
+    const int32_t first = from->upper[0] | from->upper[1] << 8;
+    const int32_t second = from->upper[2] | from->upper[3] << 8;
+    int i;
+    for (i = 0; i < HALF_UNIT; i++) { /* A bit that is not there takes 16 away. */
+        to[i] = d * (float)((from->lower[i] & 15) - ((first & bit[i]) == 0) * 16);
+        to[i + HALF_UNIT] = d * (float)((from->lower[i] >> 4) - ((second & bit[i]) == 0) * 16);
+    }
+}
+
+static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
+{
+    const float d = f16_to_f32(from->scale);
+    int i;
+    for (i = 0; i < HALF_UNIT; i++) {
+        to[i] = d * (float)((from->q[i] & 15) - 8);
+        to[i + HALF_UNIT] = d * (float)((from->q[i] >> 4) - 8);
+    }
+}
+
+/* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
+static float largest_of_unit(const float *x)
+{
+    float most = x[0];
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        if (!is_finite(x[i]))
+            return float_of(CANONICAL_NAN);
+        if ((bits_of(x[i]) & 0x7fffffffu) > (bits_of(most) & 0x7fffffffu))
+            most = x[i];
+    }
+    return most;
+}
+
+/* 1 / d, and 0 for what gives no finite number, so that every q is one. */
+static float inverse_scale(float d)
+{
+    const float inverse = 1.0f / (d + (float)(d == 0.0f));
+    return d == 0.0f || !is_finite(d) || !is_finite(inverse) ? 0.0f : inverse;
+}
+
+/* Ties go away from 0. */
+static int nearest_away(float x)
+{
+    const float size = x < 0 ? -x : x;
+    const int whole = (int)size;
+    const int near = whole + (size - (float)whole >= 0.5f);
+    return x < 0 ? -near : near;
+}
+
+static void store_q8(q8_unit *to, const float *x)
+{
+    const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
+    const float d = size / 127.0f, inverse = inverse_scale(d);
+    int i;
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT; i++) {
+        const float y = x[i] * inverse;
+        to->q[i] = (int8_t)(is_nan(d) ? 0 : nearest_away(y));
+    }
+}
+
+/* x as q + middle, where the largest magnitude is q = -middle. */
+static int shifted_q(float x, float inverse, int middle)
+{
+    const int most = 2 * middle - 1;
+    float y = x * inverse;
+    int q;
+    y = y + ((float)middle + 0.5f);
+    q = (int)y;
+    return q < most ? q : most;
+}
+
+static float shifted_scale(const float *x, int middle)
+{
+    const float most = largest_of_unit(x);
+    return most / (float)-middle;
+}
+
+static void store_q5(q5_unit *to, const float *x)
+{
+    const float d = shifted_scale(x, 16), inverse = inverse_scale(d);
+    int i;
+    memset(to, 0, sizeof *to);
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT && !is_nan(d); i++) {
+        const int q = shifted_q(x[i], inverse, 16);
+        to->upper[i / 8] |= (uint8_t)(q >> 4 << i % 8);
+        to->lower[i % HALF_UNIT] |= (uint8_t)((q & 15) << (i < HALF_UNIT ? 0 : 4));
+    }
+}
+
+static void store_q4(q4_unit *to, const float *x)
+{
+    const float d = shifted_scale(x, 8), inverse = inverse_scale(d);
+    int i;
+    memset(to, 0, sizeof *to);
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT && !is_nan(d); i++) {
+        const int q = shifted_q(x[i], inverse, 8);
+        to->q[i % HALF_UNIT] |= (uint8_t)(q << (i < HALF_UNIT ? 0 : 4));
+    }
+}
+
 /* src/seam.h - the seam: the table of kernels that every instruction set fills in.
  *
  * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
@@ -817,15 +1034,20 @@ static inline attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest.
  *
- * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
- * kernel set has something faster.
+ * A type is a row of one table. A unit is what it stores together: one number, or 32 of them with a
+ * scale. Calls read and write runs of numbers, for which a kernel set may have something faster.
  */
 
 static float load_f32(const void *data, int64_t at)
 {
     return ((const float *)data)[at];
+}
+
+static void store_f32(void *data, int64_t at, float x)
+{
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
 }
 
 static float load_f16(const void *data, int64_t at)
@@ -838,20 +1060,35 @@ static float load_bf16(const void *data, int64_t at)
     return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static void store_f32(void *data, int64_t at, float x)
-{
-    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
-}
+/* Runs of what only K and V may have. Compilers vectorise loops of a constant count. */
+#define READ_FLOATS_OF_8(name)                                                                     \
+    static void read_##name(const attn_kernels *kernels, float *RESTRICT to, const void *from,     \
+                            int64_t n)                                                             \
+    {                                                                                              \
+        const uint8_t *RESTRICT x = (const uint8_t *)from;                                         \
+        int i;                                                                                     \
+        (void)kernels;                                                                             \
+        for (; n >= UNIT; n -= UNIT, to += UNIT, x += UNIT)                                        \
+            for (i = 0; i < UNIT; i++)                                                             \
+                to[i] = name##_to_f32(x[i]);                                                       \
+        for (i = 0; i < n; i++)                                                                    \
+            to[i] = name##_to_f32(x[i]);                                                           \
+    }
+READ_FLOATS_OF_8(e4m3)
+READ_FLOATS_OF_8(e5m2)
 
-static void store_f16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = f16_from_f32(x);
-}
-
-static void store_bf16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = bf16_from_f32(x);
-}
+#define READ_UNITS(name, type)                                                                     \
+    static void read_##name##_0(const attn_kernels *kernels, float *to, const void *from,          \
+                                int64_t n)                                                         \
+    {                                                                                              \
+        const type *unit = (const type *)from;                                                     \
+        (void)kernels;                                                                             \
+        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
+            load_##name(to, unit++);                                                               \
+    }
+READ_UNITS(q8, q8_unit)
+READ_UNITS(q5, q5_unit)
+READ_UNITS(q4, q4_unit)
 
 static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
@@ -874,35 +1111,58 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
-    size_t bytes; /* bytes counts those of one number. */
+    const char *name;
+    int unit;     /* numbers that are stored together, */
+    size_t bytes; /* in these bytes */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
-    float (*load)(const void *data, int64_t at);
-    void (*store)(void *data, int64_t at, float x);
+    float (*load)(const void *data, int64_t at); /* of plain types, */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from,
+                  int64_t n); /* and this */
 } storage;
 
-/* The table is in the order of attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. Runs of f32 are copied. Only K and V may have a type from
+ * e4m3 on. */
 static const storage storages[] = {
-    { 4, 1, load_f32, store_f32, NULL, NULL },
-    { 2, 1, load_f16, store_f16, read_f16, write_f16 },
-    { 2, 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+    { "f32", 1, 4, 1, load_f32, NULL, NULL },
+    { "f16", 1, 2, 1, load_f16, read_f16, write_f16 },
+    { "bf16", 1, 2, 1, load_bf16, read_bf16, write_bf16 },
+    { "e4m3", 1, 1, 0, NULL, read_e4m3, NULL },
+    { "e5m2", 1, 1, 0, NULL, read_e5m2, NULL },
+    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, read_q8_0, NULL },
+    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, read_q5_0, NULL },
+    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, read_q4_0, NULL },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
-#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
+#define LAST_PLAIN ATTN_BF16
+#define PLAIN_DTYPES "0 is f32, 1 is f16, 2 is bf16"
+#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0"
 
+/* bytes_of gives the bytes of a unit, which is a number of plain types. */
 static inline size_t bytes_of(int dtype)
 {
     return storages[dtype].bytes;
 }
 
-/* load_run loads n numbers from data[at..] as f32. */
+/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers that begin
+ * a unit; n is whole units. */
+static inline ptrdiff_t bytes_between(int dtype, int64_t n)
+{
+    return (ptrdiff_t)(n / storages[dtype].unit) * (ptrdiff_t)bytes_of(dtype);
+}
+
+static inline int64_t room_of(int dtype, int64_t n)
+{
+    return times(n / storages[dtype].unit, (int64_t)bytes_of(dtype));
+}
+
+/* load_run loads n numbers from data[at..] as f32, whole units. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
-    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    const char *from = (const char *)data + bytes_between(dtype, at);
     if (dtype == ATTN_F32)
         memcpy(to, from, (size_t)n * sizeof *to);
     else
@@ -919,7 +1179,7 @@ static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, co
     return space;
 }
 
-/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
+/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {
@@ -937,16 +1197,61 @@ static int is_dtype(int dtype)
     return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
+/* Stores of a unit, in the order of attn_dtype. */
+#define STORE_NUMBER(name, type)                                                                   \
+    static void store_##name(void *data, int64_t at, const float *x)                               \
+    {                                                                                              \
+        ((type *)data)[at] = name##_from_f32(*x);                                                  \
+    }
+STORE_NUMBER(f16, uint16_t)
+STORE_NUMBER(bf16, uint16_t)
+STORE_NUMBER(e4m3, uint8_t)
+STORE_NUMBER(e5m2, uint8_t)
+
+static void store_number_f32(void *data, int64_t at, const float *x)
+{
+    store_f32(data, at, *x);
+}
+
+#define STORE_UNIT(name, type)                                                                     \
+    static void store_##name##_0(void *data, int64_t at, const float *x)                           \
+    {                                                                                              \
+        store_##name((type *)data + at / UNIT, x);                                                 \
+    }
+STORE_UNIT(q8, q8_unit)
+STORE_UNIT(q5, q5_unit)
+STORE_UNIT(q4, q4_unit)
+
+static void (*const stores[])(void *data, int64_t at, const float *x) = {
+    store_number_f32, store_f16,  store_bf16, store_e4m3,
+    store_e5m2,       store_q8_0, store_q5_0, store_q4_0,
+};
+
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
 {
-    size_t i;
+    float x[UNIT];
+    const storage *from, *to;
+    int64_t i, each, left = (int64_t)n;
+    int d;
     if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
     if (n && (!dst || !src))
         return ATTN_ERR_ARG;
-    for (i = 0; i < n; i++)
-        storages[dst_dtype].store(dst, (int64_t)i, storages[src_dtype].load(src, (int64_t)i));
+    from = &storages[src_dtype];
+    to = &storages[dst_dtype];
+    each = max64(from->unit, to->unit);
+    if (left % each)
+        return ATTN_ERR_ARG;
+    for (i = 0; i < left; i += each) {
+        if (from->load)
+            for (d = 0; d < each; d++)
+                x[d] = from->load(src, i + d);
+        else
+            from->read(NULL, x, (const char *)src + bytes_between(src_dtype, i), each);
+        for (d = 0; d < each; d += to->unit)
+            stores[dst_dtype](dst, i + d, x + d);
+    }
     return ATTN_OK;
 }
 
@@ -1288,8 +1593,9 @@ enum field_type {
     F_UINT64,
     F_FLOAT,
     F_POINTER,
-    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
-    F_F32,    /* or of these elements */
+    F_NOT_PLAIN, /* an attn_dtype, counted as set if only K and V may have it */
+    F_STORED,    /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,       /* or of these elements */
     F_I32,
     F_I64,
     F_U8,
@@ -1355,7 +1661,10 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
-#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_PLAIN), .instead = PLAIN_DTYPES
+/* K and V may have any type, where all types are taken. */
+#define ANY_DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define NOT_PLAIN(member, by) VALUE(member, F_NOT_PLAIN, by, ANY), .instead = PLAIN_DTYPES
 #define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
@@ -1401,8 +1710,10 @@ static const call_field call_fields[] = {
     /* ---- tensors */
     { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
-    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
-    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { ANY_DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { NOT_PLAIN(k.dtype, BY_PART | BY_FINISH) },
+    { ANY_DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { NOT_PLAIN(v.dtype, BY_PART | BY_FINISH) },
     { DTYPE(o.dtype, BY_ALL) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
@@ -1531,6 +1842,7 @@ static int64_t field_number(const call_field *f, const void *base)
     const char *at = (const char *)base + f->offset;
     float as_float;
     void *pointer;
+    int64_t number;
     switch (f->type) {
     case F_INT:
         return number_at(at, sizeof(int));
@@ -1540,6 +1852,9 @@ static int64_t field_number(const call_field *f, const void *base)
     case F_INT64:
     case F_UINT64:
         return number_at(at, sizeof(int64_t));
+    case F_NOT_PLAIN:
+        number = number_at(at, sizeof(int));
+        return number > LAST_PLAIN && number <= LAST_DTYPE ? number : 0;
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -1566,7 +1881,7 @@ static attn_status check_values(const call_field *table, int n, const void *base
 static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
 {
     put(why, f->name);
-    if (f->type == F_INT || f->type == F_INT64)
+    if (f->type == F_INT || f->type == F_INT64 || f->type == F_NOT_PLAIN)
         put_numbers(why, " (#)", &value);
     put(why, " is set, but ");
     put(why, who);
@@ -1630,14 +1945,21 @@ static const void *field_data(const call_field *f, const void *base)
     return data;
 }
 
+/* unit_of_field tells how many elements of an array are stored together, and element_bytes their
+ * bytes. */
+static int64_t unit_of_field(const call_field *f, const void *base)
+{
+    if (f->type == F_STORED)
+        return storages[number_at((const char *)base + f->dtype, sizeof(int))].unit;
+    return f->type == F_BITS ? 8 : 1;
+}
+
 static int64_t element_bytes(const call_field *f, const void *base)
 {
     static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
-    int dtype;
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
-    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
-    return (int64_t)bytes_of(dtype);
+    return (int64_t)bytes_of((int)number_at((const char *)base + f->dtype, sizeof(int)));
 }
 
 static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
@@ -1707,7 +2029,8 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 /* check_aligned wants an array to lie where the machine can read its elements. */
 static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
 {
-    const int64_t alignment = min64(bytes_each, (int64_t)offsetof(struct aligned_number, number));
+    const int64_t alignment =
+        min64(bytes_each & -bytes_each, (int64_t)offsetof(struct aligned_number, number));
     if ((uintptr_t)data % (uintptr_t)alignment == 0)
         return ATTN_OK;
     put(why, name);
@@ -1721,14 +2044,10 @@ static attn_status check_array(const call_field *f, const void *base, const call
 {
     const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
                                x->count[f->axis[3]] };
-    attn_status status;
-    const int64_t elements = extent(count, stride);
-    int64_t bytes = times(elements, element_bytes(f, base));
-    if (f->type == F_BITS && bytes < TOO_BIG)
-        bytes = ceil_div(elements, 8);
-    status = check_bytes(f->name, bytes, count, why);
-    return status ? status
-                  : check_aligned(f->name, field_data(f, base), element_bytes(f, base), why);
+    const int64_t elements = extent(count, stride), each = element_bytes(f, base);
+    const int64_t units = elements < TOO_BIG ? ceil_div(elements, unit_of_field(f, base)) : TOO_BIG;
+    const attn_status status = check_bytes(f->name, times(units, each), count, why);
+    return status ? status : check_aligned(f->name, field_data(f, base), each, why);
 }
 
 /* Outputs are not broadcast. */
@@ -3841,6 +4160,9 @@ static array_shape array_shape_of(const array_set *s, const call_field *f)
         shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
         packed = times(packed, max64(shape.count[axis], 1));
     }
+    if (f->type == F_STORED) /* Units of a row follow one another. */
+        for (axis = 0; axis < 4; axis++)
+            *(axis == 3 ? &shape.count[3] : &shape.stride[axis]) /= unit_of_field(f, s->base);
     return shape;
 }
 
@@ -4144,6 +4466,38 @@ static attn_status check_sizes(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_ARG, "tile_keys", p->tile_keys,
                          " must be 0 or a power of two from 16 to 1024");
     return ATTN_OK;
+}
+
+/* check_whole_units wants a row and all strides of K or V to be whole units of its type. */
+static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
+                                     int64_t dim, text *why)
+{
+    const storage *type = &storages[x->dtype];
+    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
+    int axis = 0;
+    while (axis < 3 && (strides[axis] == ATTN_STRIDE_BROADCAST || strides[axis] % type->unit == 0))
+        axis++;
+    if (axis == 3 && dim % type->unit == 0)
+        return ATTN_OK;
+    if (axis < 3) {
+        put(why, name);
+        put_field(why, stride_names[axis], strides[axis]);
+    } else {
+        put_field(why, dim_name, dim);
+    }
+    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
+    put(why, name);
+    put(why, ".dtype is ");
+    return bad(why, ATTN_ERR_ARG, type->name);
+}
+
+static attn_status check_units(const attn_params *p, text *why)
+{
+    const int own = p->head_dim_v != 0;
+    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
+    return status ? status
+                  : check_whole_units("v", &p->v, own ? "head_dim_v" : "head_dim",
+                                      own ? p->head_dim_v : p->head_dim, why);
 }
 
 static attn_status check_numbers(const attn_params *p, text *why)
@@ -4509,9 +4863,9 @@ static attn_status check_interfaces(const attn_params *p, text *why)
 typedef attn_status (*check_fn)(const attn_params *p, text *why);
 
 /* These look at the parameters as they are given, */
-static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
-                                             check_pairs_of_fields, check_limits,  check_settings,
-                                             check_support };
+static const check_fn checks_of_fields[] = { check_sizes,      check_units,           check_numbers,
+                                             check_interfaces, check_pairs_of_fields, check_limits,
+                                             check_settings,   check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
 /* and these at what a run reads and writes. */
@@ -4649,7 +5003,7 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
            x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they alias or
  * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
@@ -4791,10 +5145,11 @@ static void plan_inside(const problem *pr, plan *pl)
     split *sp = &pl->split;
     const int64_t wanted = (int64_t)INSIDE_ITEMS * pr->p.num_workers;
     const int64_t chunks = split_rows(pl) * sp->inside, dim = pr->p.head_dim_v;
+    const int64_t least = max64(ATTN_BLOCK, storages[pr->p.v.dtype].unit);
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
-    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), least) * least;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
@@ -4872,8 +5227,7 @@ static void plan_sharing(const problem *pr, plan *pl)
 /* pair_bytes counts the bytes of a row of head_dim and of one of head_dim_v. */
 static int64_t pair_bytes(const attn_params *p, int dtype, int dtype_v)
 {
-    return plus(times(p->head_dim, (int64_t)bytes_of(dtype)),
-                times(p->head_dim_v, (int64_t)bytes_of(dtype_v)));
+    return plus(room_of(dtype, p->head_dim), room_of(dtype_v, p->head_dim_v));
 }
 
 /* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,
@@ -5613,7 +5967,7 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     const attn_tensor *x = key_tensor(t, which);
     const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
                             at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
-    return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
+    return (const char *)x->data + bytes_between(x->dtype, element);
 }
 
 /* row_dim counts the elements of a row that row_of gives. */
@@ -5627,7 +5981,7 @@ static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
-    const int64_t stride = x->stride_seq * (int64_t)bytes_of(x->dtype);
+    const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
     key_place at = key_at(&t->pr->p, &t->s, j);
@@ -5681,7 +6035,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     key_place at = key_at(p, &t->s, j);
     int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
-    *runs = (attn_runs){ x->dtype, x->stride_seq * (ptrdiff_t)bytes_of(x->dtype), run,
+    *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
                          p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
@@ -6093,7 +6447,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
     a.stride = runs.stride;
     a.left = runs.first;
     a.each_run = runs.each;
-    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
+    a.bytes = bytes_between(runs.dtype, row_dim(t, which));
     a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }
@@ -7922,7 +8276,7 @@ static double call_bytes(const attn_params *p)
         double bytes;
         if (!is_tensor(f) || (f->output && !field_data(f, p)))
             continue;
-        bytes = (double)element_bytes(f, p);
+        bytes = (double)element_bytes(f, p) / (double)unit_of_field(f, p);
         for (axis = is_packed(f, &x); axis < 4; axis++)
             bytes *= (double)x.count[f->axis[axis]];
         sum += bytes;

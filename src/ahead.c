@@ -18,7 +18,7 @@ static attn_ahead rows_ahead(const tile *t, int which, int64_t j, int64_t end)
     a.stride = runs.stride;
     a.left = runs.first;
     a.each_run = runs.each;
-    a.bytes = row_dim(t, which) * (int64_t)bytes_of(runs.dtype);
+    a.bytes = bytes_between(runs.dtype, row_dim(t, which));
     a.lines = (end - j) * ceil_div(a.bytes, ALIGNMENT);
     return a;
 }

@@ -19,7 +19,7 @@ static double call_bytes(const attn_params *p)
         double bytes;
         if (!is_tensor(f) || (f->output && !field_data(f, p)))
             continue;
-        bytes = (double)element_bytes(f, p);
+        bytes = (double)element_bytes(f, p) / (double)unit_of_field(f, p);
         for (axis = is_packed(f, &x); axis < 4; axis++)
             bytes *= (double)x.count[f->axis[axis]];
         sum += bytes;

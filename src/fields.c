@@ -17,8 +17,9 @@ enum field_type {
     F_UINT64,
     F_FLOAT,
     F_POINTER,
-    F_STORED, /* arrays from here on: of the attn_dtype that a member tells, */
-    F_F32,    /* or of these elements */
+    F_NOT_PLAIN, /* an attn_dtype, counted as set if only K and V may have it */
+    F_STORED,    /* arrays from here on: of the attn_dtype that a member tells, */
+    F_F32,       /* or of these elements */
     F_I32,
     F_I64,
     F_U8,
@@ -84,7 +85,10 @@ typedef struct call_field {
     .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
-#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_PLAIN), .instead = PLAIN_DTYPES
+/* K and V may have any type, where all types are taken. */
+#define ANY_DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_DTYPE), .instead = DTYPES
+#define NOT_PLAIN(member, by) VALUE(member, F_NOT_PLAIN, by, ANY), .instead = PLAIN_DTYPES
 #define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
     .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
@@ -130,8 +134,10 @@ static const call_field call_fields[] = {
     /* ---- tensors */
     { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
-    { DTYPE(k.dtype, BY_ALL | BY_RANKS) },
-    { DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { ANY_DTYPE(k.dtype, BY_ALL | BY_RANKS) },
+    { NOT_PLAIN(k.dtype, BY_PART | BY_FINISH) },
+    { ANY_DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { NOT_PLAIN(v.dtype, BY_PART | BY_FINISH) },
     { DTYPE(o.dtype, BY_ALL) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
@@ -260,6 +266,7 @@ static int64_t field_number(const call_field *f, const void *base)
     const char *at = (const char *)base + f->offset;
     float as_float;
     void *pointer;
+    int64_t number;
     switch (f->type) {
     case F_INT:
         return number_at(at, sizeof(int));
@@ -269,6 +276,9 @@ static int64_t field_number(const call_field *f, const void *base)
     case F_INT64:
     case F_UINT64:
         return number_at(at, sizeof(int64_t));
+    case F_NOT_PLAIN:
+        number = number_at(at, sizeof(int));
+        return number > LAST_PLAIN && number <= LAST_DTYPE ? number : 0;
     default:
         memcpy(&pointer, at, sizeof pointer);
         return pointer != NULL;
@@ -295,7 +305,7 @@ static attn_status check_values(const call_field *table, int n, const void *base
 static attn_status refuse_field(const call_field *f, int64_t value, const char *who, text *why)
 {
     put(why, f->name);
-    if (f->type == F_INT || f->type == F_INT64)
+    if (f->type == F_INT || f->type == F_INT64 || f->type == F_NOT_PLAIN)
         put_numbers(why, " (#)", &value);
     put(why, " is set, but ");
     put(why, who);
@@ -359,14 +369,21 @@ static const void *field_data(const call_field *f, const void *base)
     return data;
 }
 
+/* unit_of_field tells how many elements of an array are stored together, and element_bytes their
+ * bytes. */
+static int64_t unit_of_field(const call_field *f, const void *base)
+{
+    if (f->type == F_STORED)
+        return storages[number_at((const char *)base + f->dtype, sizeof(int))].unit;
+    return f->type == F_BITS ? 8 : 1;
+}
+
 static int64_t element_bytes(const call_field *f, const void *base)
 {
     static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
-    int dtype;
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
-    memcpy(&dtype, (const char *)base + f->dtype, sizeof dtype);
-    return (int64_t)bytes_of(dtype);
+    return (int64_t)bytes_of((int)number_at((const char *)base + f->dtype, sizeof(int)));
 }
 
 static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
@@ -436,7 +453,8 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 /* check_aligned wants an array to lie where the machine can read its elements. */
 static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
 {
-    const int64_t alignment = min64(bytes_each, (int64_t)offsetof(struct aligned_number, number));
+    const int64_t alignment =
+        min64(bytes_each & -bytes_each, (int64_t)offsetof(struct aligned_number, number));
     if ((uintptr_t)data % (uintptr_t)alignment == 0)
         return ATTN_OK;
     put(why, name);
@@ -450,14 +468,10 @@ static attn_status check_array(const call_field *f, const void *base, const call
 {
     const int64_t count[4] = { x->count[f->axis[0]], x->count[f->axis[1]], x->count[f->axis[2]],
                                x->count[f->axis[3]] };
-    attn_status status;
-    const int64_t elements = extent(count, stride);
-    int64_t bytes = times(elements, element_bytes(f, base));
-    if (f->type == F_BITS && bytes < TOO_BIG)
-        bytes = ceil_div(elements, 8);
-    status = check_bytes(f->name, bytes, count, why);
-    return status ? status
-                  : check_aligned(f->name, field_data(f, base), element_bytes(f, base), why);
+    const int64_t elements = extent(count, stride), each = element_bytes(f, base);
+    const int64_t units = elements < TOO_BIG ? ceil_div(elements, unit_of_field(f, base)) : TOO_BIG;
+    const attn_status status = check_bytes(f->name, times(units, each), count, why);
+    return status ? status : check_aligned(f->name, field_data(f, base), each, why);
 }
 
 /* Outputs are not broadcast. */

@@ -56,7 +56,7 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
            x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* plan_copy lets 16-bit rows be widened once per item. f32 rows are copied, too, if they alias or
+/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they alias or
  * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
@@ -198,10 +198,11 @@ static void plan_inside(const problem *pr, plan *pl)
     split *sp = &pl->split;
     const int64_t wanted = (int64_t)INSIDE_ITEMS * pr->p.num_workers;
     const int64_t chunks = split_rows(pl) * sp->inside, dim = pr->p.head_dim_v;
+    const int64_t least = max64(ATTN_BLOCK, storages[pr->p.v.dtype].unit);
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
     sp->tiles = ATTN_CHUNK / pl->keys;
-    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), ATTN_BLOCK) * ATTN_BLOCK;
+    sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), least) * least;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
 
@@ -279,8 +280,7 @@ static void plan_sharing(const problem *pr, plan *pl)
 /* pair_bytes counts the bytes of a row of head_dim and of one of head_dim_v. */
 static int64_t pair_bytes(const attn_params *p, int dtype, int dtype_v)
 {
-    return plus(times(p->head_dim, (int64_t)bytes_of(dtype)),
-                times(p->head_dim_v, (int64_t)bytes_of(dtype_v)));
+    return plus(room_of(dtype, p->head_dim), room_of(dtype_v, p->head_dim_v));
 }
 
 /* wants_ahead relies on this: asking ahead pays where K and V come from beyond the L2 cache,

@@ -1,18 +1,24 @@
-/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest even.
+/* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest.
  * SPDX-License-Identifier: MIT
  *
- * A type is a row of one table. Its numbers are read and written one by one, or in runs, for which a
- * kernel set has something faster.
+ * A type is a row of one table. A unit is what it stores together: one number, or 32 of them with a
+ * scale. Calls read and write runs of numbers, for which a kernel set may have something faster.
  */
 #pragma once
 
-#include "halves.c"
+#include "eighths.c"
+#include "quantised.c"
 #include "seam.h"
 #include "sizes.c"
 
 static float load_f32(const void *data, int64_t at)
 {
     return ((const float *)data)[at];
+}
+
+static void store_f32(void *data, int64_t at, float x)
+{
+    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
 }
 
 static float load_f16(const void *data, int64_t at)
@@ -25,20 +31,35 @@ static float load_bf16(const void *data, int64_t at)
     return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-static void store_f32(void *data, int64_t at, float x)
-{
-    ((float *)data)[at] = is_nan(x) ? float_of(CANONICAL_NAN) : x;
-}
+/* Runs of what only K and V may have. Compilers vectorise loops of a constant count. */
+#define READ_FLOATS_OF_8(name)                                                                     \
+    static void read_##name(const attn_kernels *kernels, float *RESTRICT to, const void *from,     \
+                            int64_t n)                                                             \
+    {                                                                                              \
+        const uint8_t *RESTRICT x = (const uint8_t *)from;                                         \
+        int i;                                                                                     \
+        (void)kernels;                                                                             \
+        for (; n >= UNIT; n -= UNIT, to += UNIT, x += UNIT)                                        \
+            for (i = 0; i < UNIT; i++)                                                             \
+                to[i] = name##_to_f32(x[i]);                                                       \
+        for (i = 0; i < n; i++)                                                                    \
+            to[i] = name##_to_f32(x[i]);                                                           \
+    }
+READ_FLOATS_OF_8(e4m3)
+READ_FLOATS_OF_8(e5m2)
 
-static void store_f16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = f16_from_f32(x);
-}
-
-static void store_bf16(void *data, int64_t at, float x)
-{
-    ((uint16_t *)data)[at] = bf16_from_f32(x);
-}
+#define READ_UNITS(name, type)                                                                     \
+    static void read_##name##_0(const attn_kernels *kernels, float *to, const void *from,          \
+                                int64_t n)                                                         \
+    {                                                                                              \
+        const type *unit = (const type *)from;                                                     \
+        (void)kernels;                                                                             \
+        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
+            load_##name(to, unit++);                                                               \
+    }
+READ_UNITS(q8, q8_unit)
+READ_UNITS(q5, q5_unit)
+READ_UNITS(q4, q4_unit)
 
 static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
@@ -61,35 +82,58 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
 }
 
 typedef struct storage {
-    size_t bytes; /* bytes counts those of one number. */
+    const char *name;
+    int unit;     /* numbers that are stored together, */
+    size_t bytes; /* in these bytes */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
-    float (*load)(const void *data, int64_t at);
-    void (*store)(void *data, int64_t at, float x);
+    float (*load)(const void *data, int64_t at); /* of plain types, */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from,
+                  int64_t n); /* and this */
 } storage;
 
-/* The table is in the order of attn_dtype. Runs of f32 are copied. */
+/* The table is in the order of attn_dtype. Runs of f32 are copied. Only K and V may have a type from
+ * e4m3 on. */
 static const storage storages[] = {
-    { 4, 1, load_f32, store_f32, NULL, NULL },
-    { 2, 1, load_f16, store_f16, read_f16, write_f16 },
-    { 2, 1, load_bf16, store_bf16, read_bf16, write_bf16 },
+    { "f32", 1, 4, 1, load_f32, NULL, NULL },
+    { "f16", 1, 2, 1, load_f16, read_f16, write_f16 },
+    { "bf16", 1, 2, 1, load_bf16, read_bf16, write_bf16 },
+    { "e4m3", 1, 1, 0, NULL, read_e4m3, NULL },
+    { "e5m2", 1, 1, 0, NULL, read_e5m2, NULL },
+    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, read_q8_0, NULL },
+    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, read_q5_0, NULL },
+    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, read_q4_0, NULL },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
-#define DTYPES "0 is f32, 1 is f16, 2 is bf16"
+#define LAST_PLAIN ATTN_BF16
+#define PLAIN_DTYPES "0 is f32, 1 is f16, 2 is bf16"
+#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0"
 
+/* bytes_of gives the bytes of a unit, which is a number of plain types. */
 static inline size_t bytes_of(int dtype)
 {
     return storages[dtype].bytes;
 }
 
-/* load_run loads n numbers from data[at..] as f32. */
+/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers that begin
+ * a unit; n is whole units. */
+static inline ptrdiff_t bytes_between(int dtype, int64_t n)
+{
+    return (ptrdiff_t)(n / storages[dtype].unit) * (ptrdiff_t)bytes_of(dtype);
+}
+
+static inline int64_t room_of(int dtype, int64_t n)
+{
+    return times(n / storages[dtype].unit, (int64_t)bytes_of(dtype));
+}
+
+/* load_run loads n numbers from data[at..] as f32, whole units. */
 static inline void load_run(const attn_kernels *kernels, int dtype, float *to, const void *data,
                             int64_t at, int64_t n)
 {
-    const char *from = (const char *)data + at * (int64_t)bytes_of(dtype);
+    const char *from = (const char *)data + bytes_between(dtype, at);
     if (dtype == ATTN_F32)
         memcpy(to, from, (size_t)n * sizeof *to);
     else
@@ -106,7 +150,7 @@ static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, co
     return space;
 }
 
-/* store_run stores n results to data[at..]; their NaN is canonical already, and they hold no -0. */
+/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {

@@ -213,7 +213,7 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     const attn_tensor *x = key_tensor(t, which);
     const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
                             at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
-    return (const char *)x->data + element * (int64_t)bytes_of(x->dtype);
+    return (const char *)x->data + bytes_between(x->dtype, element);
 }
 
 /* row_dim counts the elements of a row that row_of gives. */
@@ -227,7 +227,7 @@ static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
     const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
-    const int64_t stride = x->stride_seq * (int64_t)bytes_of(x->dtype);
+    const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
     key_place at = key_at(&t->pr->p, &t->s, j);
@@ -281,7 +281,7 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     key_place at = key_at(p, &t->s, j);
     int64_t run = min64(n, at.left), left, count = 0;
     int even = 1;
-    *runs = (attn_runs){ x->dtype, x->stride_seq * (ptrdiff_t)bytes_of(x->dtype), run,
+    *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
                          p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);

@@ -940,7 +940,7 @@ static void check_null_pointers(void)
     CHECK(attn_state_finish(NULL, NULL) == ATTN_ERR_ARG, "attn_state_finish");
     CHECK(attn_state_merge(NULL, NULL, NULL) == ATTN_ERR_ARG, "attn_state_merge");
     CHECK(attn_convert(NULL, ATTN_F32, NULL, ATTN_F16, 3) == ATTN_ERR_ARG, "attn_convert");
-    CHECK(attn_convert(text, 3, text, ATTN_F16, 1) == ATTN_ERR_ARG, "attn_convert to type 3");
+    CHECK(attn_convert(text, 8, text, ATTN_F16, 1) == ATTN_ERR_ARG, "attn_convert to type 8");
     CHECK(attn_convert(text, ATTN_F16, text, -1, 1) == ATTN_ERR_ARG, "attn_convert from type -1");
 }
 

@@ -279,7 +279,7 @@ static void check_refusals(void)
           "no kernel for statistics");
 }
 
-/* What validation lets through with a storage type that only the CPU has one day. */
+/* A storage type that only the CPU has. */
 static void check_type(const attn_backend *backend, attn_problem *pr, attn_gradient_call *g,
                        int *dtype, const char *name)
 {
@@ -287,8 +287,13 @@ static void check_type(const attn_backend *backend, attn_problem *pr, attn_gradi
     for (int type = 0; type < 40; type++) {
         const int known = type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16;
         *dtype = type;
-        snprintf(want, sizeof want, "%s (%d) is a storage type that a device does not know", name,
-                 type);
+        if (type <= ATTN_Q4_0 && (*name == 'k' || *name == 'v'))
+            snprintf(want, sizeof want,
+                     "%s (%d) is set, but a device does not take it: 0 is f32, 1 is f16, 2 is bf16",
+                     name, type);
+        else
+            snprintf(want, sizeof want, "%s (%d) is a storage type that a device does not know",
+                     name, type);
         CHECK((g ? backend->supports_gradients(backend, pr, g, why, sizeof why)
                  : backend->supports(backend, pr, why, sizeof why)) == 0,
               "it runs");

@@ -156,6 +156,10 @@ static const row rows[] = {
     { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
           "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },
+    { ROW(p.k.dtype, TO_INT, 3, BOTH, UNSUPPORTED,
+          "k.dtype (3) is set, but a ring of ranks does not take it: 0 is f32, 1 is f16") },
+    { ROW(p.v.dtype, TO_INT, 7, BOTH, UNSUPPORTED,
+          "v.dtype (7) is set, but a ring of ranks does not") },
     { ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part.keys (1) is set, but a ring of ranks") },
     { ROW(p.part.row_begin, TO_I64, 3, BOTH, UNSUPPORTED,
           "part.row_begin (3) is set, but a ring of ranks") },
@@ -324,7 +328,7 @@ static void empty_rank(void)
         kind how;
         int64_t value;
     } wrongs[] = {
-        { offsetof(whole_call, p.k.dtype), TO_INT, 3 },
+        { offsetof(whole_call, p.k.dtype), TO_INT, 8 },
         { offsetof(whole_call, p.head_dim), TO_I64, 0 },
         { offsetof(whole_call, p.num_heads_kv), TO_I64, -5 },
         { offsetof(whole_call, p.scale), TO_INT, 0x7f800000 },

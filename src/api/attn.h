@@ -192,9 +192,19 @@ typedef enum attn_status {
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
  * every type. */
 typedef enum attn_dtype {
-    ATTN_F32 = 0, /* float */
-    ATTN_F16 = 1, /* uint16_t with the bits of IEEE binary16 */
-    ATTN_BF16 = 2 /* uint16_t with the bits of bfloat16, the upper half of a float */
+    ATTN_F32 = 0,  /* float */
+    ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
+    ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
+
+    /* Only K and V of a forward call may have these. */
+    ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
+    ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
+
+    /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
+     * and the strides, which count numbers, are multiples of 32. */
+    ATTN_Q8_0 = 5, /* 34 bytes: whole numbers of 8 bits, from -127 to 127 */
+    ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
+    ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
 } attn_dtype;
 
 /* This stride makes all indices of an axis read one element; only inputs may have it. */
@@ -703,8 +713,10 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
- * It rounds to nearest even and stores every NaN in one canonical form. Returns ATTN_ERR_ARG if a
- * type is unknown, a pointer is NULL and n is not 0, or n is beyond PTRDIFF_MAX / 4. */
+ * It rounds to nearest even and stores every NaN in one canonical form. Units of 32 numbers get the
+ * bytes of ggml's reference quantisation; one with a number that is not finite becomes NaN. Returns
+ * ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or
+ * n is not a multiple of 32 where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 

@@ -63,7 +63,7 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     int64_t i;
     for (i = 0; i < n; i++) {
         const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        storages[dtype].store(to, i, x);
+        attn_convert((char *)to + (size_t)i * bytes_of(dtype), dtype, &x, ATTN_F32, 1);
     }
 }
 

@@ -1,0 +1,152 @@
+/* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
+ * SPDX-License-Identifier: MIT
+ *
+ * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
+ * stand for d * q, which is exact in f32. The bytes of finite numbers are those of ggml's reference
+ * quantisation (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
+ *
+ *     q8_0   34 bytes   q from -127 to 127, a signed byte each
+ *     q5_0   22 bytes   q + 16 from 0 to 31: 32 upper bits, lowest first, then the lower four as below
+ *     q4_0   18 bytes   q + 8 from 0 to 15: byte i holds number i low and number i + 16 high
+ *
+ * A unit with a number that is not finite has a NaN as its scale, which every number of it becomes.
+ */
+#pragma once
+
+#include "halves.c"
+
+#define UNIT 32
+#define HALF_UNIT (UNIT / 2)
+
+typedef struct q8_unit {
+    uint16_t scale;
+    int8_t q[UNIT];
+} q8_unit;
+
+typedef struct q5_unit {
+    uint16_t scale;
+    uint8_t upper[UNIT / 8];
+    uint8_t lower[HALF_UNIT];
+} q5_unit;
+
+typedef struct q4_unit {
+    uint16_t scale;
+    uint8_t q[HALF_UNIT];
+} q4_unit;
+
+static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
+{
+    const float d = f16_to_f32(from->scale);
+    int i;
+    for (i = 0; i < UNIT; i++)
+        to[i] = d * (float)from->q[i];
+}
+
+static inline void load_q5(float *RESTRICT to, const q5_unit *RESTRICT from)
+{
+    static const int32_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
+                                            1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
+                                            1 << 12, 1 << 13, 1 << 14, 1 << 15 };
+    const float d = f16_to_f32(from->scale);
+    const int32_t first = from->upper[0] | from->upper[1] << 8;
+    const int32_t second = from->upper[2] | from->upper[3] << 8;
+    int i;
+    for (i = 0; i < HALF_UNIT; i++) { /* A bit that is not there takes 16 away. */
+        to[i] = d * (float)((from->lower[i] & 15) - ((first & bit[i]) == 0) * 16);
+        to[i + HALF_UNIT] = d * (float)((from->lower[i] >> 4) - ((second & bit[i]) == 0) * 16);
+    }
+}
+
+static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
+{
+    const float d = f16_to_f32(from->scale);
+    int i;
+    for (i = 0; i < HALF_UNIT; i++) {
+        to[i] = d * (float)((from->q[i] & 15) - 8);
+        to[i + HALF_UNIT] = d * (float)((from->q[i] >> 4) - 8);
+    }
+}
+
+/* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
+static float largest_of_unit(const float *x)
+{
+    float most = x[0];
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        if (!is_finite(x[i]))
+            return float_of(CANONICAL_NAN);
+        if ((bits_of(x[i]) & 0x7fffffffu) > (bits_of(most) & 0x7fffffffu))
+            most = x[i];
+    }
+    return most;
+}
+
+/* 1 / d, and 0 for what gives no finite number, so that every q is one. */
+static float inverse_scale(float d)
+{
+    const float inverse = 1.0f / (d + (float)(d == 0.0f));
+    return d == 0.0f || !is_finite(d) || !is_finite(inverse) ? 0.0f : inverse;
+}
+
+/* Ties go away from 0. */
+static int nearest_away(float x)
+{
+    const float size = x < 0 ? -x : x;
+    const int whole = (int)size;
+    const int near = whole + (size - (float)whole >= 0.5f);
+    return x < 0 ? -near : near;
+}
+
+static void store_q8(q8_unit *to, const float *x)
+{
+    const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
+    const float d = size / 127.0f, inverse = inverse_scale(d);
+    int i;
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT; i++) {
+        const float y = x[i] * inverse;
+        to->q[i] = (int8_t)(is_nan(d) ? 0 : nearest_away(y));
+    }
+}
+
+/* x as q + middle, where the largest magnitude is q = -middle. */
+static int shifted_q(float x, float inverse, int middle)
+{
+    const int most = 2 * middle - 1;
+    float y = x * inverse;
+    int q;
+    y = y + ((float)middle + 0.5f);
+    q = (int)y;
+    return q < most ? q : most;
+}
+
+static float shifted_scale(const float *x, int middle)
+{
+    const float most = largest_of_unit(x);
+    return most / (float)-middle;
+}
+
+static void store_q5(q5_unit *to, const float *x)
+{
+    const float d = shifted_scale(x, 16), inverse = inverse_scale(d);
+    int i;
+    memset(to, 0, sizeof *to);
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT && !is_nan(d); i++) {
+        const int q = shifted_q(x[i], inverse, 16);
+        to->upper[i / 8] |= (uint8_t)(q >> 4 << i % 8);
+        to->lower[i % HALF_UNIT] |= (uint8_t)((q & 15) << (i < HALF_UNIT ? 0 : 4));
+    }
+}
+
+static void store_q4(q4_unit *to, const float *x)
+{
+    const float d = shifted_scale(x, 8), inverse = inverse_scale(d);
+    int i;
+    memset(to, 0, sizeof *to);
+    to->scale = f16_from_f32(d);
+    for (i = 0; i < UNIT && !is_nan(d); i++) {
+        const int q = shifted_q(x[i], inverse, 8);
+        to->q[i % HALF_UNIT] |= (uint8_t)(q << (i < HALF_UNIT ? 0 : 4));
+    }
+}

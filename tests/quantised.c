@@ -1,0 +1,418 @@
+/* quantised.c - storage types that only K and V may have: their bytes, and calls that read them.
+ * SPDX-License-Identifier: MIT
+ *
+ * Bytes are compared with what another program made (tests/make_quantised.py), and with readers that
+ * are written here from the definitions. A call over quantised K and V must have the bits of a call
+ * over the same values in f32, with any masks and modifiers.
+ */
+#include "features.h"
+#include "laws.h"
+#include "pool.h"
+#include "quantised_bytes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { UNIT = 32, UNITS = (int)(sizeof quantised_numbers / sizeof *quantised_numbers) };
+
+/* A type as its definition tells: bytes of a unit, numbers of a unit, and number i of one. */
+typedef struct quantised_type {
+    int dtype, numbers, bytes;
+    double (*read)(const unsigned char *unit, int i);
+} quantised_type;
+
+static double scale_of(const unsigned char *unit)
+{
+    return (double)dtype_load(ATTN_F16, unit);
+}
+
+static double read_q8(const unsigned char *unit, int i)
+{
+    return scale_of(unit) * (unit[2 + i] < 128 ? unit[2 + i] : unit[2 + i] - 256);
+}
+
+static double read_q5(const unsigned char *unit, int i)
+{
+    const int lower = i < 16 ? unit[6 + i] % 16 : unit[6 + i - 16] / 16;
+    const int upper = unit[2 + i / 8] >> i % 8 & 1;
+    return scale_of(unit) * (16 * upper + lower - 16);
+}
+
+static double read_q4(const unsigned char *unit, int i)
+{
+    return scale_of(unit) * ((i < 16 ? unit[2 + i] % 16 : unit[2 + i - 16] / 16) - 8);
+}
+
+/* A float of 8 bits with this many bits of fraction; the exponents of both types leave 7. */
+static double read_8(int code, int fraction_bits, int bias)
+{
+    const int exponent = (code & 127) >> fraction_bits, one = 1 << fraction_bits;
+    const int fraction = code & (one - 1);
+    const double size = ldexp(exponent > 0 ? one + fraction : fraction,
+                              (exponent > 0 ? exponent : 1) - bias - fraction_bits);
+    return code & 128 ? -size : size;
+}
+
+static double read_e4m3(const unsigned char *unit, int i)
+{
+    return (unit[i] & 127) == 127 ? NAN : read_8(unit[i], 3, 7);
+}
+
+static double read_e5m2(const unsigned char *unit, int i)
+{
+    if ((unit[i] & 127) < 124)
+        return read_8(unit[i], 2, 15);
+    return (unit[i] & 127) > 124 ? NAN : unit[i] & 128 ? -INFINITY : INFINITY;
+}
+
+static const quantised_type types[] = {
+    { ATTN_E4M3, 1, 1, read_e4m3 },   { ATTN_E5M2, 1, 1, read_e5m2 },
+    { ATTN_Q8_0, UNIT, 34, read_q8 }, { ATTN_Q5_0, UNIT, 22, read_q5 },
+    { ATTN_Q4_0, UNIT, 18, read_q4 },
+};
+enum { TYPES = (int)(sizeof types / sizeof *types) };
+
+static const char *type_name(const quantised_type *type)
+{
+    static const char *const names[] = { "e4m3", "e5m2", "q8_0", "q5_0", "q4_0" };
+    return names[type - types];
+}
+
+static int same_number(float value, double expected)
+{
+    return isnan(expected) ? isnan(value)
+                           : (double)value == expected && !signbit(value) == !signbit(expected);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Random bytes, and of floats every one. */
+static void check_read(int round)
+{
+    const quantised_type *type = &types[round];
+    const int units = type->numbers == 1 ? 256 : 2000, count = units * type->numbers;
+    unsigned char *bytes = test_alloc((size_t)(units * type->bytes));
+    float *values = test_alloc((size_t)count * sizeof *values);
+    int wrong = 0;
+    for (int n = 0; n < units * type->bytes; n++)
+        bytes[n] = (unsigned char)(type->numbers == 1 ? n : rng_int(0, 255));
+    CHECK(attn_convert(values, ATTN_F32, bytes, type->dtype, (size_t)count) == ATTN_OK, "refused");
+    for (int n = 0; n < count; n++)
+        wrong += !same_number(
+            values[n], type->read(bytes + n / type->numbers * type->bytes, n % type->numbers));
+    CHECK(wrong == 0, "%d of %d numbers of %s are read wrong", wrong, count, type_name(type));
+}
+
+/* The nearest code to a number of at least 0, ties to even, among codes 0 to `most`. */
+static int nearest_code(const quantised_type *type, double value, int most)
+{
+    unsigned char code = 0, next;
+    while (code < most) {
+        double below, above;
+        next = (unsigned char)(code + 1);
+        below = value - type->read(&code, 0);
+        above = type->read(&next, 0) - value;
+        if (below < above || (below == above && code % 2 == 0))
+            break;
+        code++;
+    }
+    return code;
+}
+
+/* Every value of a type, the middle to the next one, and the floats beside both. What rounds beyond
+ * the last finite number is named apart. */
+static void check_store(int round)
+{
+    const quantised_type *type = &types[round];
+    const int e4m3 = type->dtype == ATTN_E4M3, most = e4m3 ? 126 : 123;
+    const double limit = e4m3 ? 464 : 61440; /* where the next number would be nearer, or as near */
+    for (int n = 0; n <= most; n++)
+        for (int kind = 0; kind < 6; kind++) {
+            unsigned char code = (unsigned char)n, next = (unsigned char)(n < most ? n + 1 : n),
+                          got[2];
+            const double low = type->read(&code, 0),
+                         high = n < most ? type->read(&next, 0) : 2 * limit - low;
+            float value[2];
+            int want;
+            value[0] = (float)(kind < 3 ? low : (low + high) / 2);
+            value[0] =
+                float_from_bits(float_bits(value[0]) + (kind % 3 == 1 && value[0] > 0 ? 0xffffffffu
+                                                        : kind % 3 == 2               ? 1u
+                                                                                      : 0u));
+            value[1] = -value[0];
+            want = value[0] > limit || (!e4m3 && value[0] == limit)
+                       ? most + 1
+                       : nearest_code(type, value[0], most);
+            CHECK(attn_convert(got, type->dtype, value, ATTN_F32, 2) == ATTN_OK && got[0] == want &&
+                      got[1] == (want | 128),
+                  "%s of %a is %02x, expected %02x", type_name(type), value[0], got[0], want);
+        }
+}
+
+/* What gguf made of the same numbers. Its scales are little-endian. */
+static void check_bytes(int round)
+{
+    static const struct {
+        const uint8_t *bytes;
+        const uint32_t *read;
+    } made[] = { { *quantised_q8_0, *read_q8_0 },
+                 { *quantised_q5_0, *read_q5_0 },
+                 { *quantised_q4_0, *read_q4_0 } };
+    const quantised_type *type = &types[2 + round];
+    unsigned char got[UNITS * 34], want[34];
+    float values[UNITS * UNIT], read[UNITS * UNIT];
+    memcpy(values, quantised_numbers, sizeof values);
+    CHECK(attn_convert(got, type->dtype, values, ATTN_F32, UNITS * UNIT) == ATTN_OK, "refused");
+    CHECK(attn_convert(read, ATTN_F32, got, type->dtype, UNITS * UNIT) == ATTN_OK, "not read");
+    for (int u = 0; u < UNITS; u++) {
+        const uint8_t *bytes = made[round].bytes + u * type->bytes;
+        const uint16_t scale = (uint16_t)(bytes[0] | bytes[1] << 8);
+        memcpy(want, bytes, (size_t)type->bytes);
+        memcpy(want, &scale, sizeof scale);
+        CHECK(memcmp(want, got + u * type->bytes, (size_t)type->bytes) == 0,
+              "%s: unit %d has other bytes than gguf's", type_name(type), u);
+        CHECK(memcmp(read + u * UNIT, made[round].read + u * UNIT, UNIT * sizeof(float)) == 0,
+              "%s: unit %d is read as other numbers than gguf's", type_name(type), u);
+    }
+}
+
+/* A number that is not finite must not vanish in a unit, and what fits no f16 scale neither. */
+static void check_strange(int round)
+{
+    static const float strange[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f };
+    const quantised_type *type = &types[2 + round];
+    unsigned char bytes[34];
+    float x[UNIT];
+    for (size_t s = 0; s < sizeof strange / sizeof *strange; s++) {
+        for (int i = 0; i < UNIT; i++)
+            x[i] = rng_normal();
+        x[rng_int(0, UNIT - 1)] = strange[s];
+        CHECK(attn_convert(bytes, type->dtype, x, ATTN_F32, UNIT) == ATTN_OK &&
+                  attn_convert(x, ATTN_F32, bytes, type->dtype, UNIT) == ATTN_OK,
+              "refused");
+        for (int i = 0; i < UNIT; i++)
+            CHECK(isnan(x[i]) || isinf(x[i]) || !isfinite(scale_of(bytes)), "%g became %g",
+                  (double)strange[s], (double)x[i]);
+    }
+    CHECK(attn_convert(bytes, type->dtype, x, ATTN_F32, UNIT - 1) == ATTN_ERR_ARG, "31 numbers");
+    CHECK(attn_convert(x, ATTN_F32, bytes, type->dtype, 1) == ATTN_ERR_ARG, "1 number");
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* K or V as units of a type, its rows in some layout; the tensor gets the values that they stand for. */
+static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantised_type *type)
+{
+    const int64_t pad = rng_chance(50) ? UNIT : 0, row = t->dim + pad;
+    const int64_t heads = t->layout == LAYOUT_SHARED_HEADS ? 1 : t->heads;
+    const int64_t batch = t->layout == LAYOUT_SHARED_BATCH ? 1 : t->batch;
+    const int by_token = rng_chance(50);
+    attn_tensor x = { .dtype = type->dtype };
+    const int64_t elements = batch * heads * t->seq * row;
+    unsigned char *data = test_alloc((size_t)(elements / type->numbers * type->bytes));
+    float *values = test_alloc((size_t)t->dim * sizeof *values);
+    memset(data, 0xff, (size_t)(elements / type->numbers * type->bytes)); /* NaN between rows */
+    x.stride_seq = (ptrdiff_t)(by_token ? heads * row : row);
+    x.stride_head = (ptrdiff_t)(by_token ? row : t->seq * row);
+    x.stride_batch = (ptrdiff_t)(heads * t->seq * row);
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t s = 0; s < t->seq; s++) {
+                const int64_t at = b * x.stride_batch + h * x.stride_head + s * x.stride_seq;
+                unsigned char *to = data + at / type->numbers * type->bytes;
+                for (int64_t d = 0; d < t->dim; d++)
+                    values[d] = tensor_get(t, b, h, s, d);
+                CHECK(attn_convert(to, type->dtype, values, ATTN_F32, (size_t)t->dim) == ATTN_OK &&
+                          attn_convert(values, ATTN_F32, to, type->dtype, (size_t)t->dim) ==
+                              ATTN_OK,
+                      "not converted");
+                for (int64_t d = 0; d < t->dim; d++)
+                    tensor_set(t, b, h, s, d, values[d]);
+            }
+    tensor_remember(t);
+    x.data = data;
+    if (!pad && by_token == (p->layout || p->cu_seqlens_kv) && rng_chance(50))
+        x.stride_batch = x.stride_head = x.stride_seq = 0; /* packed */
+    if (heads < t->heads)
+        x.stride_head = ATTN_STRIDE_BROADCAST;
+    if (batch < t->batch)
+        x.stride_batch = ATTN_STRIDE_BROADCAST;
+    return x;
+}
+
+/* One of K and V may stay as it is. */
+static void quantise_some(test_problem *a, test_problem *b)
+{
+    const int which = (int)rng_int(0, 3);
+    twin(a, b);
+    if (which != 0)
+        b->p.k = quantise(&a->p, &a->k, &types[rng_int(0, TYPES - 1)]);
+    if (which != 1)
+        b->p.v = quantise(&a->p, &a->v, &types[rng_int(0, TYPES - 1)]);
+}
+
+static void compare(test_problem *a, test_problem *b, const char *what)
+{
+    if (problem_run(a) && problem_run(b))
+        CHECK(problem_same_bits(a, b), "%s: bits differ", what);
+}
+
+static test_shape whole_units(test_shape s)
+{
+    s.dim = UNIT * rng_int(1, rng_chance(80) ? 4 : 10);
+    s.dim_v = UNIT * rng_int(1, 4);
+    return s;
+}
+
+/* Any masks, any shape. */
+static void check_background(int round)
+{
+    static const char *const banned[] = { "odd_dims", "mixed", "varlen", NULL };
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, NULL, 1, banned);
+    test_problem a, b;
+    features_make(&a, whole_units(shape_random()), list, count);
+    a.p.impl = round % 3 == 2 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    quantise_some(&a, &b);
+    if (round % 4 == 1)
+        b.p.tile_keys = 16;
+    compare(&a, &b, "quantised");
+}
+
+/* Sequences of one tensor. */
+static void check_packed(int round)
+{
+    static const char *const banned[] = { "odd_dims", "mixed", NULL };
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, "varlen", 0, banned);
+    test_problem a, b;
+    (void)round;
+    features_make(&a, whole_units(shape_random()), list, count);
+    quantise_some(&a, &b);
+    compare(&a, &b, "sequences");
+}
+
+/* Few rows against many keys, in pages and rings, one worker and five, keys divided. */
+static void check_decode(int round)
+{
+    static const int64_t pages[] = { 0, 1, 5, 16, 48, 256 };
+    test_shape s = { .batch = rng_int(1, 2), .heads_kv = 2 };
+    pool workers = pool_of(5, POOL_SHUFFLED, 0);
+    test_problem a, b;
+    s.heads_q = s.heads_kv * rng_int(1, 8);
+    s.seq_q = rng_int(1, 4);
+    s.seq_kv = rng_int(20, rng_chance(20) ? 3000 : 600);
+    problem_make(&a, (s = whole_units(s), &s));
+    a.p.causal = 1;
+    problem_scatter(&a, pages[round % 6], round / 6 % 2);
+    quantise_some(&a, &b);
+    compare(&a, &b, "decoding");
+    b.p.num_workers = workers.workers;
+    b.p.tuning = rng_chance(50) ? "attn-tuning 1 split_work 1 end" : NULL;
+    b.p.parallel_for = pool_for;
+    b.p.parallel_user = &workers;
+    CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "decoding, five workers");
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void expect(const attn_params *p, const char *sentence)
+{
+    char why[400];
+    size_t bytes;
+    attn_check(p, NULL, 0, why, sizeof why);
+    CHECK(strcmp(why, sentence) == 0, "\"%s\", expected \"%s\"", why, sentence);
+    CHECK(attn_workspace_size(p, &bytes) == ATTN_ERR_ARG, "a size is given all the same");
+}
+
+static void check_misuse(int round)
+{
+    attn_params p = {
+        .batch = 1, .num_heads_q = 2, .seq_len_q = 3, .seq_len_kv = 4, .head_dim = 80
+    };
+    (void)round;
+    p.k.dtype = ATTN_Q8_0;
+    expect(&p, "head_dim (80) must be a multiple of 32: k.dtype is q8_0");
+    p.head_dim = 64;
+    p.head_dim_v = 40;
+    p.v.dtype = ATTN_Q4_0;
+    expect(&p, "head_dim_v (40) must be a multiple of 32: v.dtype is q4_0");
+    p.head_dim_v = 0;
+    p.v.stride_head = -72;
+    expect(&p, "v.stride_head (-72) must be a multiple of 32: v.dtype is q4_0");
+    p.v.stride_head = 0;
+    p.k.stride_seq = 100;
+    expect(&p, "k.stride_seq (100) must be a multiple of 32: k.dtype is q8_0");
+    p.k.stride_seq = 0;
+    p.k.dtype = 8;
+    expect(&p,
+           "k.dtype (8) must be at most 7: 0 is f32, 1 is f16, 2 is bf16, 3 is e4m3, 4 is e5m2, "
+           "5 is q8_0, 6 is q5_0, 7 is q4_0");
+    p.k.dtype = ATTN_E4M3;
+    p.q.dtype = ATTN_E4M3;
+    expect(&p, "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
+}
+
+static void expect_refusal(const char *why, const char *who)
+{
+    char sentence[200];
+    snprintf(sentence, sizeof sentence,
+             "k.dtype (5) is set, but %s does not take it: 0 is f32, 1 is f16, 2 is bf16", who);
+    CHECK(strcmp(why, sentence) == 0, "\"%s\", expected \"%s\"", why, sentence);
+}
+
+static int no_fetch(void *user, const attn_fetch *tile)
+{
+    (void)user, (void)tile;
+    return 1;
+}
+
+/* What takes plain types alone says so; tests/ring_errors.c has the ring. */
+static void check_levels(int round)
+{
+    static float numbers[4 * 64];
+    const attn_gradients g = { .dq.data = numbers };
+    const attn_dilated_branch branch = { .segment = 4 };
+    const attn_dilated dilated = { .branches = &branch, .num_branches = 1 };
+    attn_params p = {
+        .batch = 1, .num_heads_q = 1, .seq_len_q = 4, .seq_len_kv = 4, .head_dim = 64
+    };
+    char why[400];
+    (void)round;
+    p.k.dtype = ATTN_Q8_0;
+    p.q.data = p.k.data = p.v.data = numbers;
+    expect_refusal(attn_backward_check(&p, &g, NULL, 0, why, sizeof why), "attn_backward");
+    expect_refusal(attn_resume_check(&p, 16, no_fetch, NULL, 0, why, sizeof why),
+                   "attn_resume_begin");
+    expect_refusal(attn_dilated_check(&p, &dilated, NULL, 0, why, sizeof why), "dilated attention");
+}
+
+TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and the bits of f32")
+{
+    static const struct {
+        const char *name;
+        void (*run)(int round);
+        int rounds, once;
+    } checks[] = {
+        { "numbers read", check_read, TYPES, 1 },
+        { "floats of 8 bits written", check_store, 2, 1 },
+        { "bytes of another program", check_bytes, 3, 1 },
+        { "numbers that are not finite", check_strange, 3, 1 },
+        { "misuse", check_misuse, 1, 1 },
+        { "levels", check_levels, 1, 1 },
+        { "any masks", check_background, 60, 0 },
+        { "sequences", check_packed, 20, 0 },
+        { "decoding", check_decode, 48, 0 },
+    };
+    if (!T.exact || T.impl || T.storage) {
+        SKIP("quantised K and V are for exact calls of the CPU");
+        return;
+    }
+    for (size_t n = 0; n < sizeof checks / sizeof *checks; n++)
+        for (int round = 0; round < checks[n].rounds; round++)
+            if (checks[n].once && !T.best && T.only_case < 0)
+                pass_over_case();
+            else if (begin_case("%s, %d", checks[n].name, round))
+                checks[n].run(round);
+}
