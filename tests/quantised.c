@@ -192,7 +192,7 @@ static void check_strange(int round)
                   attn_convert(x, ATTN_F32, bytes, type->dtype, UNIT) == ATTN_OK,
               "refused");
         for (int i = 0; i < UNIT; i++)
-            CHECK(isnan(x[i]) || isinf(x[i]) || !isfinite(scale_of(bytes)), "%g became %g",
+            CHECK(isnan(x[i]) || (isinf(x[i]) && isfinite(strange[s])), "%g became %g",
                   (double)strange[s], (double)x[i]);
     }
     CHECK(attn_convert(bytes, type->dtype, x, ATTN_F32, UNIT - 1) == ATTN_ERR_ARG, "31 numbers");
@@ -315,6 +315,40 @@ static void check_decode(int round)
     CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "decoding, five workers");
 }
 
+/* K of this type and O in one buffer, O behind K or inside its last unit; and what the call is said to
+ * touch. */
+static void check_places(int round)
+{
+    enum { ROWS = 5, DIM = 64 };
+    const quantised_type *type = &types[round];
+    const size_t k_bytes = (size_t)(ROWS * DIM / type->numbers * type->bytes);
+    const size_t rest = (4 - k_bytes % 4) % 4; /* O begins where a float may lie. */
+    unsigned char *both = test_alloc(rest + k_bytes + ROWS * DIM * sizeof(float));
+    float *q = test_alloc(ROWS * DIM * sizeof *q), *v = test_alloc(ROWS * DIM * sizeof *v);
+    attn_params p = {
+        .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .seq_len_kv = ROWS, .head_dim = DIM
+    };
+    attn_info info;
+    size_t bytes = 0;
+    char why[200];
+    memset(both, 0, k_bytes + rest);
+    memset(q, 0, ROWS * DIM * sizeof *q);
+    memset(v, 0, ROWS * DIM * sizeof *v);
+    p.q.data = q;
+    p.v.data = v;
+    p.k.dtype = type->dtype;
+    p.k.data = both + rest;
+    p.o.data = both + rest + k_bytes;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "no size");
+    CHECK(strcmp(attn_check(&p, test_alloc(bytes), bytes, why, sizeof why), "ok") == 0, "%s", why);
+    p.o.data = both + rest + k_bytes - 4;
+    CHECK(strstr(attn_check(&p, test_alloc(bytes), bytes, why, sizeof why), "o ") == why, "%s",
+          why);
+    CHECK(attn_explain(&p, &info) == ATTN_OK &&
+              info.bytes == (double)k_bytes + 3.0 * ROWS * DIM * sizeof(float),
+          "%g bytes for %zu of K", info.bytes, k_bytes);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect(const attn_params *p, const char *sentence)
@@ -401,6 +435,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "numbers that are not finite", check_strange, 3, 1 },
         { "misuse", check_misuse, 1, 1 },
         { "levels", check_levels, 1, 1 },
+        { "places", check_places, TYPES, 1 },
         { "any masks", check_background, 60, 0 },
         { "sequences", check_packed, 20, 0 },
         { "decoding", check_decode, 48, 0 },
