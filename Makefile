@@ -388,6 +388,7 @@ check-math: ## exp2, log2, tanh, roots against their exact values
 check-numerics: $(BUILD)/error_table ## the error up to 64K keys, and logits of 10000, equals docs/numerics.md
 	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4
 	CC='$(CC)' RUN='$(RUN)' sh tools/magnitude_errors.sh
+	CC='$(CC)' RUN='$(RUN)' sh tools/quantised_errors.sh
 
 check-pytorch: $(LIB) ## the calls of docs/from_pytorch.md beside PyTorch's, where it is installed (PYTHON)
 	@if $(PYTHON) -c 'import torch' 2> /dev/null; then \
