@@ -21,7 +21,8 @@ try:
 except ImportError:
     jsonschema = None
 
-WIDTH = {"f32": 4, "f16": 2, "bf16": 2}
+WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1,
+         "q8_0": 34 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32}
 SCHEMA = os.path.join(os.path.dirname(__file__), "..", "docs", "bench.schema.json")
 
 

@@ -43,9 +43,59 @@ static double load_bf16(const void *data, ptrdiff_t index)
     return (double)value;
 }
 
+/* A float of 8 bits with this many bits of fraction and this bias of its exponent. */
+static double load_8(int code, int fraction_bits, int bias)
+{
+    const int exponent = (code & 127) >> fraction_bits, one = 1 << fraction_bits;
+    const int fraction = code & (one - 1);
+    const double size = ldexp(exponent > 0 ? one + fraction : fraction,
+                              (exponent > 0 ? exponent : 1) - bias - fraction_bits);
+    return code & 128 ? -size : size;
+}
+
+static double load_e4m3(const void *data, ptrdiff_t index)
+{
+    const int code = ((const unsigned char *)data)[index];
+    return (code & 127) == 127 ? NAN : load_8(code, 3, 7);
+}
+
+static double load_e5m2(const void *data, ptrdiff_t index)
+{
+    const int code = ((const unsigned char *)data)[index];
+    if ((code & 127) < 124)
+        return load_8(code, 2, 15);
+    return (code & 127) > 124 ? NAN : code & 128 ? -INFINITY : INFINITY;
+}
+
+/* Units of 32 numbers: a scale, then whole numbers. */
+static double load_q8_0(const void *data, ptrdiff_t index)
+{
+    const unsigned char *from = (const unsigned char *)data + index / 32 * 34;
+    const int q = from[2 + index % 32];
+    return load_f16(from, 0) * (q < 128 ? q : q - 256);
+}
+
+static double load_q5_0(const void *data, ptrdiff_t index)
+{
+    const unsigned char *from = (const unsigned char *)data + index / 32 * 22;
+    const int i = (int)(index % 32);
+    const int lower = i < 16 ? from[6 + i] % 16 : from[6 + i - 16] / 16;
+    const int upper = from[2 + i / 8] >> i % 8 & 1;
+    return load_f16(from, 0) * (16 * upper + lower - 16);
+}
+
+static double load_q4_0(const void *data, ptrdiff_t index)
+{
+    const unsigned char *from = (const unsigned char *)data + index / 32 * 18;
+    const int i = (int)(index % 32);
+    return load_f16(from, 0) * ((i < 16 ? from[2 + i] % 16 : from[2 + i - 16] / 16) - 8);
+}
+
 double oracle_load(int dtype, const void *data, ptrdiff_t index)
 {
-    static double (*const loaders[])(const void *, ptrdiff_t) = { load_f32, load_f16, load_bf16 };
+    static double (*const loaders[])(const void *, ptrdiff_t) = { load_f32,  load_f16,  load_bf16,
+                                                                  load_e4m3, load_e5m2, load_q8_0,
+                                                                  load_q5_0, load_q4_0 };
     return loaders[dtype](data, index);
 }
 

@@ -1,12 +1,13 @@
 /* quantised.c - storage types that only K and V may have: their bytes, and calls that read them.
  * SPDX-License-Identifier: MIT
  *
- * Bytes are compared with what another program made (tests/make_quantised.py), and with readers that
- * are written here from the definitions. A call over quantised K and V must have the bits of a call
+ * Bytes are compared with what another program made (tests/make_quantised.py), and with the readers of
+ * the oracle. A call over quantised K and V must have the bits of a call
  * over the same values in f32, with any masks and modifiers.
  */
 #include "features.h"
 #include "laws.h"
+#include "oracle.h"
 #include "pool.h"
 #include "quantised_bytes.h"
 
@@ -16,60 +17,14 @@
 
 enum { UNIT = 32, UNITS = (int)(sizeof quantised_numbers / sizeof *quantised_numbers) };
 
-/* A type as its definition tells: bytes of a unit, numbers of a unit, and number i of one. */
+/* The readers of the oracle are written from the definitions of the types. */
 typedef struct quantised_type {
-    int dtype, numbers, bytes;
-    double (*read)(const unsigned char *unit, int i);
+    int dtype, numbers, bytes; /* of a unit */
 } quantised_type;
 
-static double scale_of(const unsigned char *unit)
-{
-    return (double)dtype_load(ATTN_F16, unit);
-}
-
-static double read_q8(const unsigned char *unit, int i)
-{
-    return scale_of(unit) * (unit[2 + i] < 128 ? unit[2 + i] : unit[2 + i] - 256);
-}
-
-static double read_q5(const unsigned char *unit, int i)
-{
-    const int lower = i < 16 ? unit[6 + i] % 16 : unit[6 + i - 16] / 16;
-    const int upper = unit[2 + i / 8] >> i % 8 & 1;
-    return scale_of(unit) * (16 * upper + lower - 16);
-}
-
-static double read_q4(const unsigned char *unit, int i)
-{
-    return scale_of(unit) * ((i < 16 ? unit[2 + i] % 16 : unit[2 + i - 16] / 16) - 8);
-}
-
-/* A float of 8 bits with this many bits of fraction; the exponents of both types leave 7. */
-static double read_8(int code, int fraction_bits, int bias)
-{
-    const int exponent = (code & 127) >> fraction_bits, one = 1 << fraction_bits;
-    const int fraction = code & (one - 1);
-    const double size = ldexp(exponent > 0 ? one + fraction : fraction,
-                              (exponent > 0 ? exponent : 1) - bias - fraction_bits);
-    return code & 128 ? -size : size;
-}
-
-static double read_e4m3(const unsigned char *unit, int i)
-{
-    return (unit[i] & 127) == 127 ? NAN : read_8(unit[i], 3, 7);
-}
-
-static double read_e5m2(const unsigned char *unit, int i)
-{
-    if ((unit[i] & 127) < 124)
-        return read_8(unit[i], 2, 15);
-    return (unit[i] & 127) > 124 ? NAN : unit[i] & 128 ? -INFINITY : INFINITY;
-}
-
 static const quantised_type types[] = {
-    { ATTN_E4M3, 1, 1, read_e4m3 },   { ATTN_E5M2, 1, 1, read_e5m2 },
-    { ATTN_Q8_0, UNIT, 34, read_q8 }, { ATTN_Q5_0, UNIT, 22, read_q5 },
-    { ATTN_Q4_0, UNIT, 18, read_q4 },
+    { ATTN_E4M3, 1, 1 },     { ATTN_E5M2, 1, 1 },     { ATTN_Q8_0, UNIT, 34 },
+    { ATTN_Q5_0, UNIT, 22 }, { ATTN_Q4_0, UNIT, 18 },
 };
 enum { TYPES = (int)(sizeof types / sizeof *types) };
 
@@ -99,8 +54,7 @@ static void check_read(int round)
         bytes[n] = (unsigned char)(type->numbers == 1 ? n : rng_int(0, 255));
     CHECK(attn_convert(values, ATTN_F32, bytes, type->dtype, (size_t)count) == ATTN_OK, "refused");
     for (int n = 0; n < count; n++)
-        wrong += !same_number(
-            values[n], type->read(bytes + n / type->numbers * type->bytes, n % type->numbers));
+        wrong += !same_number(values[n], oracle_load(type->dtype, bytes, n));
     CHECK(wrong == 0, "%d of %d numbers of %s are read wrong", wrong, count, type_name(type));
 }
 
@@ -111,8 +65,8 @@ static int nearest_code(const quantised_type *type, double value, int most)
     while (code < most) {
         double below, above;
         next = (unsigned char)(code + 1);
-        below = value - type->read(&code, 0);
-        above = type->read(&next, 0) - value;
+        below = value - oracle_load(type->dtype, &code, 0);
+        above = oracle_load(type->dtype, &next, 0) - value;
         if (below < above || (below == above && code % 2 == 0))
             break;
         code++;
@@ -131,8 +85,8 @@ static void check_store(int round)
         for (int kind = 0; kind < 6; kind++) {
             unsigned char code = (unsigned char)n, next = (unsigned char)(n < most ? n + 1 : n),
                           got[2];
-            const double low = type->read(&code, 0),
-                         high = n < most ? type->read(&next, 0) : 2 * limit - low;
+            const double low = oracle_load(type->dtype, &code, 0),
+                         high = n < most ? oracle_load(type->dtype, &next, 0) : 2 * limit - low;
             float value[2];
             int want;
             value[0] = (float)(kind < 3 ? low : (low + high) / 2);

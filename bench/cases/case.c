@@ -20,7 +20,8 @@ const char *case_data_name(data_kind data)
 
 const char *case_dtype_name(int dtype)
 {
-    static const char *const names[] = { "f32", "f16", "bf16" };
+    static const char *const names[] = { "f32",  "f16",  "bf16", "e4m3",
+                                         "e5m2", "q8_0", "q5_0", "q4_0" };
     return names[dtype];
 }
 
@@ -72,9 +73,10 @@ int case_v_dtype(const bench_case *c)
     return c->keys.typed ? c->keys.v_dtype : c->dtype;
 }
 
-int case_width(int dtype)
+double case_key_bytes(const bench_case *c)
 {
-    return dtype == ATTN_F32 ? 4 : 2;
+    return (double)(case_bytes(case_k_dtype(c), c->head_dim) +
+                    case_bytes(case_v_dtype(c), c->head_dim_v));
 }
 
 int case_forks(const bench_case *c)
@@ -94,9 +96,8 @@ void model_sizes(const bench_case *c, bench_model *out)
 {
     const double q_rows = (double)c->batch * (double)c->heads_q * (double)c->seq_q;
     const double width = (double)c->head_dim + (double)c->head_dim_v;
-    const double row = width * case_width(c->dtype);
-    const double key = (double)c->head_dim * case_width(case_k_dtype(c)) +
-                       (double)c->head_dim_v * case_width(case_v_dtype(c));
+    const double row = width * (double)case_bytes(c->dtype, 1);
+    const double key = case_key_bytes(c);
     out->pairs = out->flops = 0;
     out->kv_token_bytes = (double)c->heads_kv * key;
     out->kv_bytes = case_stored_keys(c) * out->kv_token_bytes;

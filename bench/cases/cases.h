@@ -135,10 +135,13 @@ const char *case_heads_name(const bench_case *c);
 const char *case_pattern_name(const bench_case *c);
 const char *case_memory_name(const bench_case *c);
 
-/* Storage types of k and v, bytes of an element. */
+/* Storage types of k and v, and the bytes of a key and its value. */
 int case_k_dtype(const bench_case *c);
 int case_v_dtype(const bench_case *c);
-int case_width(int dtype);
+double case_key_bytes(const bench_case *c);
+/* Bytes of n numbers, which are whole units; numbers of a unit. */
+size_t case_bytes(int dtype, int64_t n);
+int case_unit(int dtype);
 
 /* Whether batch entries share pages. */
 int case_forks(const bench_case *c);

@@ -42,19 +42,32 @@ static float normal(int which, size_t i, uint64_t seed)
     return (float)(radius * cos(6.283185307179586 * uniform(stream, 2 * (uint64_t)i + 1)));
 }
 
+int case_unit(int dtype)
+{
+    return dtype >= ATTN_Q8_0 ? 32 : 1;
+}
+
+size_t case_bytes(int dtype, int64_t n)
+{
+    static const unsigned char of_unit[] = { 4, 2, 2, 1, 1, 34, 22, 18 };
+    return (size_t)(n / case_unit(dtype)) * of_unit[dtype];
+}
+
 void data_fill(void *out, int dtype, size_t n, int which, data_kind kind, uint64_t seed)
 {
-    const size_t width = dtype == ATTN_F32 ? 4 : 2;
-    const size_t computed = kind == DATA_NORMAL && n > PERIOD ? PERIOD : n;
+    const size_t unit = (size_t)case_unit(dtype), period = PERIOD / unit * unit;
+    const size_t computed = kind == DATA_NORMAL && n > period ? period : n;
     float values[BATCH];
     for (size_t begin = 0; begin < computed; begin += BATCH) {
         const size_t count = computed - begin < BATCH ? computed - begin : BATCH;
         for (size_t i = 0; i < count; i++)
             values[i] = kind == DATA_TRIG ? trig(which, begin + i) : normal(which, begin + i, seed);
-        attn_convert((char *)out + begin * width, dtype, values, ATTN_F32, count);
+        attn_convert((char *)out + case_bytes(dtype, (int64_t)begin), dtype, values, ATTN_F32,
+                     count);
     }
     for (size_t begin = computed; begin < n; begin += computed) {
         const size_t count = n - begin < computed ? n - begin : computed;
-        memcpy((char *)out + begin * width, out, count * width);
+        memcpy((char *)out + case_bytes(dtype, (int64_t)begin), out,
+               case_bytes(dtype, (int64_t)count));
     }
 }

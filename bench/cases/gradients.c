@@ -93,7 +93,7 @@ static int make_arrays(attn_params *p, uint64_t seed, gradients_job *job)
 {
     const bench_case *const c = job->c;
     attn_gradients *const g = &job->g;
-    const size_t width = (size_t)case_width(c->dtype);
+    const size_t width = case_bytes(c->dtype, 1);
     const size_t rows = elements(c->batch, c->heads_q, c->seq_q, 1);
     const size_t keys = elements(c->batch, c->heads_kv, c->seq_kv, 1);
     void *const dout = unwritten(job, rows * (size_t)c->head_dim_v * width);

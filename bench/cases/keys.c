@@ -10,8 +10,7 @@
 
 double keys_cache_bytes(const bench_case *c)
 {
-    const double key = (double)c->head_dim * case_width(case_k_dtype(c)) +
-                       (double)c->head_dim_v * case_width(case_v_dtype(c));
+    const double key = case_key_bytes(c);
     const double keys = c->appends ? (double)c->batch * KEYS_APPEND_CAPACITY : case_stored_keys(c);
     return c->keys.kind == KEYS_PLAIN ? 0 : keys * (double)c->heads_kv * key;
 }
@@ -75,7 +74,7 @@ int keys_make(const bench_case *c, uint64_t seed, keys_store *s, char *why, size
 
 static const void *moved(const attn_tensor *t, int64_t rows)
 {
-    return (const char *)t->data + rows * t->stride_seq * case_width(t->dtype);
+    return (const char *)t->data + case_bytes(t->dtype, rows * t->stride_seq);
 }
 
 /* Rows first .. first+count-1 of the first `batch` entries. */

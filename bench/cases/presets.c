@@ -215,6 +215,7 @@ static const case_row rank[] = {
  * The first case of a group is a contiguous cache, and the others are compared with it. A prefill of
  * the short list is small enough for a CPU without FMA. */
 #define ALL_PLACES "keys=contiguous,plain,pages-16,ring,pages-1,pages-256"
+#define ALL_TYPES "types=f16,q8_0,q5_0,q4_0,q8_0/q4_0,e4m3,e5m2"
 #define APPEND_PLACES "keys=contiguous,rope,table,pages-16,pages-table"
 static const case_row cache[] = {
     { "storage", "b{b} kv{kv} {types}",
@@ -226,6 +227,10 @@ static const case_row cache[] = {
       "sq=1 b=8 kv=4096 types=f32,f16,bf16 group=+ shares=keys " ALL_PLACES,
       "sq=1 b=1 kv=8192 types=f32,f16 group=+ shares=keys keys=contiguous,plain,pages-16,ring",
       NULL },
+    { "quantised", "b{b} q{sq} kv{kv} {types}",
+      "b=1 sq=1 kv=4096,16384 group=+ keys=plain shares=storage " ALL_TYPES " |"
+      "b=1 sq=512 kv=4608 mask=causal group=+ keys=plain shares=storage " ALL_TYPES,
+      "b=1 sq=1 kv=8192 group=+ keys=plain shares=storage " ALL_TYPES, NULL },
     { "prefill", "b{b} q{sq} kv{kv} {types} {keys}",
       "b=1 sq=512 kv=4608 mask=causal types=f32,f16 group=+ shares=keys "
       "keys=contiguous,plain,pages-16,pages-1,pages-256",

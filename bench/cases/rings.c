@@ -166,7 +166,7 @@ attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradient
 static part part_of(const void *whole, int dtype, const ptrdiff_t strides[3], int64_t heads,
                     int64_t dim)
 {
-    const ptrdiff_t width = case_width(dtype);
+    const ptrdiff_t width = (ptrdiff_t)case_bytes(dtype, 1);
     const part one = { (char *)(size_t)whole, NULL,  strides[0] * width,   strides[1] * width,
                        strides[2] * width,    heads, (size_t)(dim * width) };
     return one;

@@ -35,6 +35,8 @@ typedef struct word_list {
 } word_list;
 
 static const word_list dtypes = { { "f32", "f16", "bf16" } };
+static const word_list kv_dtypes = { { "f32", "f16", "bf16", "e4m3", "e5m2", "q8_0", "q5_0",
+                                       "q4_0" } };
 static const word_list layouts = { { "packed", "strided" } }; /* LAYOUT_BHSD, LAYOUT_BSHD */
 static const word_list inputs = { { "trig", "normal" } };
 static const word_list shared = { { "nothing", "threads", "mask", "pattern", "keys", "storage",
@@ -90,8 +92,8 @@ static const char *set_types(bench_case *c, const char *word)
     const char *const slash = strchr(word, '/');
     snprintf(k, sizeof k, "%.*s", (int)strcspn(word, "/"), word);
     c->keys.typed = 1;
-    c->keys.k_dtype = (int)index_of(&dtypes, k);
-    c->keys.v_dtype = (int)index_of(&dtypes, slash ? slash + 1 : k);
+    c->keys.k_dtype = (int)index_of(&kv_dtypes, k);
+    c->keys.v_dtype = (int)index_of(&kv_dtypes, slash ? slash + 1 : k);
     return word;
 }
 

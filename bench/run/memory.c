@@ -15,7 +15,7 @@
 
 static size_t tensor_bytes(int64_t batch, int64_t heads, int64_t rows, int64_t dim, int dtype)
 {
-    return (size_t)batch * (size_t)heads * (size_t)rows * (size_t)dim * (size_t)case_width(dtype);
+    return (size_t)batch * (size_t)heads * (size_t)rows * case_bytes(dtype, dim);
 }
 
 /* Ranks have arrays of their own. */
@@ -72,20 +72,21 @@ run_tensor_sizes run_sizes(const bench_run *run)
 /* The first keys of every batch entry become those of entry 0. */
 static void repeat_shared(const bench_case *c, const attn_tensor *t, void *data, int64_t dim)
 {
-    const size_t width = (size_t)case_width(t->dtype);
-    const size_t bytes = (size_t)(c->keys.shared * dim) * width;
+    const size_t bytes = case_bytes(t->dtype, c->keys.shared * dim);
     for (int64_t b = 1; b < c->batch; b++)
         for (int64_t h = 0; h < c->heads_kv; h++) {
-            char *const from = (char *)data + (size_t)(h * t->stride_head) * width;
-            memcpy(from + (size_t)(b * t->stride_batch) * width, from, bytes);
+            char *const from = (char *)data + case_bytes(t->dtype, h * t->stride_head);
+            memcpy(from + case_bytes(t->dtype, b * t->stride_batch), from, bytes);
         }
 }
 
 static void *filled(const bench_context *x, const bench_case *c, size_t bytes, int dtype, int which)
 {
     void *const data = c->keys.typed ? large_alloc(bytes) : malloc(bytes);
+    const int unit = case_unit(dtype);
     if (data)
-        data_fill(data, dtype, bytes / (size_t)case_width(dtype), which, c->data, x->seed);
+        data_fill(data, dtype, bytes / case_bytes(dtype, unit) * (size_t)unit, which, c->data,
+                  x->seed);
     return data;
 }
 

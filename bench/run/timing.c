@@ -12,8 +12,8 @@
 static void set_roof(bench_run *run, const bench_result *r)
 {
     const bench_case *const c = run->c;
-    const double key = (double)(c->head_dim * case_width(run->p.k.dtype));
-    const double value = (double)(c->head_dim_v * case_width(run->p.v.dtype));
+    const double key = (double)case_bytes(run->p.k.dtype, c->head_dim);
+    const double value = (double)case_bytes(run->p.v.dtype, c->head_dim_v);
     const double rows = case_stored_keys(c) * (double)c->heads_kv;
     const reading roof = { { run->p.k.data, run->p.v.data },
                            { (size_t)(rows * key), (size_t)(rows * value) },

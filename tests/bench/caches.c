@@ -75,7 +75,13 @@ static int named_before(int at)
     return 0;
 }
 
-/* Groups fit, begin with a contiguous cache and are of one shape; no name is cut off or twice. */
+static keys_kind first_place(const bench_case *c)
+{
+    return strcmp(c->scenario, "quantised") == 0 ? KEYS_PLAIN : KEYS_CONTIGUOUS;
+}
+
+/* Groups fit, begin with a contiguous cache where caches take their types, and are of one shape; no name
+ * is cut off or twice. */
 static void check_groups(int quick)
 {
     int good = 1, length = 0;
@@ -85,7 +91,7 @@ static void check_groups(int quick)
         const int begins = i == 0 || c->group != c[-1].group;
         length = begins ? 1 : length + 1;
         good &= length <= RUN_MAX_GROUP && (c->shares == SHARES_NOTHING) == begins;
-        good &= !begins || c->keys.kind == KEYS_CONTIGUOUS;
+        good &= !begins || c->keys.kind == first_place(c);
         good &= begins || (c->seq_q == c[-1].seq_q && c->seq_kv == c[-1].seq_kv &&
                            c->batch == c[-1].batch && c->scenario == c[-1].scenario);
         good &= strlen(c->name) + 1 < sizeof c->name && !named_before(i);

@@ -256,7 +256,7 @@ static void spoil_gradient(const gradients_job *job, const attn_params *p, int64
     int i = 0;
     for (row--; row >= outputs[i].rows; i++)
         row -= outputs[i].rows;
-    add_one(outputs[i].data + row * outputs[i].dim * case_width(outputs[i].dtype),
+    add_one(outputs[i].data + row * outputs[i].dim * (int64_t)case_bytes(outputs[i].dtype, 1),
             outputs[i].dtype);
 }
 
@@ -274,7 +274,7 @@ static void spoil(bench_run *run)
     const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
     const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
     char *const data = appends ? run->append.store.cache.k.data : run->o;
-    add_one(data + (faults.spoil - 1) * dim * case_width(dtype), dtype);
+    add_one(data + (faults.spoil - 1) * dim * (int64_t)case_bytes(dtype, 1), dtype);
 }
 
 /* ---- when */
