@@ -2666,21 +2666,21 @@ KERNEL void qk_body(int hw, const attn_product *p)
 
 /* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
  * that of chains. A step is short enough to ask for memory between steps. */
-#define FEW 4
+#define FEW_LANES 4
 #define COLUMNS (2 * STRIP)
 #define COLUMN_STEP 32 /* keys */
 KERNEL void add_columns(int hw, const attn_product *p)
 {
     const int64_t steps = (p->n + COLUMN_STEP - 1) / COLUMN_STEP * p->dim / COLUMNS;
     const int64_t each = p->ahead ? p->ahead->lines / steps + 1 : 0;
-    const int at = p->lanes.begin / FEW * FEW;
-    float c[FEW][COLUMNS];
+    const int at = p->lanes.begin / FEW_LANES * FEW_LANES;
+    float c[FEW_LANES][COLUMNS];
     int64_t d, j;
     int i, r;
     for (d = 0; d < p->dim; d += COLUMNS) {
         float *const o = p->to + d * LANES + at;
         for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW; r++)
+            for (r = 0; r < FEW_LANES; r++)
                 c[r][i] = o[i * LANES + r];
         for (j = 0; j < p->n; j += COLUMN_STEP) {
             const chains s = { .c = *c,
@@ -2695,7 +2695,7 @@ KERNEL void add_columns(int hw, const attn_product *p)
             chains8(hw, 0, 0, 2, &s, 0, 0);
         }
         for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW; r++)
+            for (r = 0; r < FEW_LANES; r++)
                 o[i * LANES + r] = c[r][i];
     }
     ask_ahead(p->ahead, INT64_MAX);
@@ -2713,7 +2713,8 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
                        .bt = LANES,
                        .n = p->n,
                        .ahead = p->ahead };
-    if (hw && !select && p->lanes.end - p->lanes.begin / FEW * FEW <= FEW && p->dim % COLUMNS == 0)
+    if (hw && !select && p->lanes.end - p->lanes.begin / FEW_LANES * FEW_LANES <= FEW_LANES &&
+        p->dim % COLUMNS == 0)
         add_columns(hw, p);
     else
         all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
@@ -4160,9 +4161,12 @@ static array_shape array_shape_of(const array_set *s, const call_field *f)
         shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
         packed = times(packed, max64(shape.count[axis], 1));
     }
-    if (f->type == F_STORED) /* Units of a row follow one another. */
-        for (axis = 0; axis < 4; axis++)
-            *(axis == 3 ? &shape.count[3] : &shape.stride[axis]) /= unit_of_field(f, s->base);
+    if (f->type == F_STORED) { /* Units of a row follow one another. */
+        const int unit = (int)unit_of_field(f, s->base);
+        shape.count[3] /= unit;
+        for (axis = 0; axis < 3; axis++)
+            shape.stride[axis] /= unit;
+    }
     return shape;
 }
 
@@ -5003,8 +5007,8 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
            x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they alias or
- * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they
+ * alias or do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);

@@ -330,21 +330,21 @@ KERNEL void qk_body(int hw, const attn_product *p)
 
 /* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
  * that of chains. A step is short enough to ask for memory between steps. */
-#define FEW 4
+#define FEW_LANES 4
 #define COLUMNS (2 * STRIP)
 #define COLUMN_STEP 32 /* keys */
 KERNEL void add_columns(int hw, const attn_product *p)
 {
     const int64_t steps = (p->n + COLUMN_STEP - 1) / COLUMN_STEP * p->dim / COLUMNS;
     const int64_t each = p->ahead ? p->ahead->lines / steps + 1 : 0;
-    const int at = p->lanes.begin / FEW * FEW;
-    float c[FEW][COLUMNS];
+    const int at = p->lanes.begin / FEW_LANES * FEW_LANES;
+    float c[FEW_LANES][COLUMNS];
     int64_t d, j;
     int i, r;
     for (d = 0; d < p->dim; d += COLUMNS) {
         float *const o = p->to + d * LANES + at;
         for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW; r++)
+            for (r = 0; r < FEW_LANES; r++)
                 c[r][i] = o[i * LANES + r];
         for (j = 0; j < p->n; j += COLUMN_STEP) {
             const chains s = { .c = *c,
@@ -359,7 +359,7 @@ KERNEL void add_columns(int hw, const attn_product *p)
             chains8(hw, 0, 0, 2, &s, 0, 0);
         }
         for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW; r++)
+            for (r = 0; r < FEW_LANES; r++)
                 o[i * LANES + r] = c[r][i];
     }
     ask_ahead(p->ahead, INT64_MAX);
@@ -377,7 +377,8 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
                        .bt = LANES,
                        .n = p->n,
                        .ahead = p->ahead };
-    if (hw && !select && p->lanes.end - p->lanes.begin / FEW * FEW <= FEW && p->dim % COLUMNS == 0)
+    if (hw && !select && p->lanes.end - p->lanes.begin / FEW_LANES * FEW_LANES <= FEW_LANES &&
+        p->dim % COLUMNS == 0)
         add_columns(hw, p);
     else
         all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);

@@ -272,9 +272,12 @@ static array_shape array_shape_of(const array_set *s, const call_field *f)
         shape.stride[axis] = f->stride[axis] ? stride_given(f, s->base, axis) : (ptrdiff_t)packed;
         packed = times(packed, max64(shape.count[axis], 1));
     }
-    if (f->type == F_STORED) /* Units of a row follow one another. */
-        for (axis = 0; axis < 4; axis++)
-            *(axis == 3 ? &shape.count[3] : &shape.stride[axis]) /= unit_of_field(f, s->base);
+    if (f->type == F_STORED) { /* Units of a row follow one another. */
+        const int unit = (int)unit_of_field(f, s->base);
+        shape.count[3] /= unit;
+        for (axis = 0; axis < 3; axis++)
+            shape.stride[axis] /= unit;
+    }
     return shape;
 }
 

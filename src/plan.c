@@ -56,8 +56,8 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
            x->stride_seq % (1024 / (int)sizeof(float)) == 0;
 }
 
-/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they alias or
- * do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
+/* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they
+ * alias or do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
 static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
 {
     pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
