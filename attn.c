@@ -494,14 +494,16 @@ static inline uint8_t e5m2_from_f32(float x)
 /* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
  *
  * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
- * stand for d * q, which is exact in f32. The bytes of finite numbers are those of ggml's reference
- * quantisation (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
+ * stand for d * q, which is exact in f32. Bytes are those of ggml's reference quantisation
+ * (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
  *
  *     q8_0   34 bytes   q from -127 to 127, a signed byte each
  *     q5_0   22 bytes   q + 16 from 0 to 31: 32 upper bits, lowest first, then the lower four as below
  *     q4_0   18 bytes   q + 8 from 0 to 15: byte i holds number i low and number i + 16 high
  *
- * A unit with a number that is not finite has a NaN as its scale, which every number of it becomes.
+ * Where ggml's are undefined: a unit with a number that is not finite has a NaN as its scale, which
+ * every number of it becomes, and one of numbers so small that 1 / d is infinite has 0 for every q.
+ * A scale that no f16 holds is infinite, as ggml's is.
  */
 
 #define UNIT 32
@@ -559,7 +561,7 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
 static float largest_of_unit(const float *x)
 {
-    float most = x[0];
+    float most = 0.0f;
     int i;
     for (i = 0; i < UNIT; i++) {
         if (!is_finite(x[i]))
@@ -1116,23 +1118,23 @@ typedef struct storage {
     size_t bytes; /* in these bytes */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
-    float (*load)(const void *data, int64_t at); /* of plain types, */
+    /* NULL for what only K and V may have. */
+    float (*load)(const void *data, int64_t at);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+    /* NULL for f32, whose runs are copied, as they are in writing. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from,
-                  int64_t n); /* and this */
 } storage;
 
-/* The table is in the order of attn_dtype. Runs of f32 are copied. Only K and V may have a type from
- * e4m3 on. */
+/* The table is in the order of attn_dtype. */
 static const storage storages[] = {
     { "f32", 1, 4, 1, load_f32, NULL, NULL },
-    { "f16", 1, 2, 1, load_f16, read_f16, write_f16 },
-    { "bf16", 1, 2, 1, load_bf16, read_bf16, write_bf16 },
-    { "e4m3", 1, 1, 0, NULL, read_e4m3, NULL },
-    { "e5m2", 1, 1, 0, NULL, read_e5m2, NULL },
-    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, read_q8_0, NULL },
-    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, read_q5_0, NULL },
-    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, read_q4_0, NULL },
+    { "f16", 1, 2, 1, load_f16, write_f16, read_f16 },
+    { "bf16", 1, 2, 1, load_bf16, write_bf16, read_bf16 },
+    { "e4m3", 1, 1, 0, NULL, NULL, read_e4m3 },
+    { "e5m2", 1, 1, 0, NULL, NULL, read_e5m2 },
+    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, NULL, read_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, NULL, read_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, NULL, read_q4_0 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
@@ -1146,8 +1148,8 @@ static inline size_t bytes_of(int dtype)
     return storages[dtype].bytes;
 }
 
-/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers that begin
- * a unit; n is whole units. */
+/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers; n is
+ * whole units. */
 static inline ptrdiff_t bytes_between(int dtype, int64_t n)
 {
     return (ptrdiff_t)(n / storages[dtype].unit) * (ptrdiff_t)bytes_of(dtype);
@@ -1179,7 +1181,8 @@ static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, co
     return space;
 }
 
-/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they hold no -0. */
+/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they
+ * hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {
@@ -1197,7 +1200,6 @@ static int is_dtype(int dtype)
     return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
-/* Stores of a unit, in the order of attn_dtype. */
 #define STORE_NUMBER(name, type)                                                                   \
     static void store_##name(void *data, int64_t at, const float *x)                               \
     {                                                                                              \
@@ -1222,10 +1224,13 @@ STORE_UNIT(q8, q8_unit)
 STORE_UNIT(q5, q5_unit)
 STORE_UNIT(q4, q4_unit)
 
+/* Stores of a unit, in the order of attn_dtype. They are no column of `storages`, so that programs which
+ * convert nothing are without them. */
 static void (*const stores[])(void *data, int64_t at, const float *x) = {
     store_number_f32, store_f16,  store_bf16, store_e4m3,
     store_e5m2,       store_q8_0, store_q5_0, store_q4_0,
 };
+typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
@@ -2500,8 +2505,8 @@ KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from,
         to[d] = load(from[d]);
 }
 
-#ifdef FMA_SECOND_BUILD
-/* By the instruction. */
+#if defined FMA_SECOND_BUILD || defined __F16C__
+/* By vcvtph2ps. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
 {
     typedef short halves __attribute__((vector_size(16)));
@@ -4472,38 +4477,6 @@ static attn_status check_sizes(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* check_whole_units wants a row and all strides of K or V to be whole units of its type. */
-static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
-                                     int64_t dim, text *why)
-{
-    const storage *type = &storages[x->dtype];
-    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
-    int axis = 0;
-    while (axis < 3 && (strides[axis] == ATTN_STRIDE_BROADCAST || strides[axis] % type->unit == 0))
-        axis++;
-    if (axis == 3 && dim % type->unit == 0)
-        return ATTN_OK;
-    if (axis < 3) {
-        put(why, name);
-        put_field(why, stride_names[axis], strides[axis]);
-    } else {
-        put_field(why, dim_name, dim);
-    }
-    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
-    put(why, name);
-    put(why, ".dtype is ");
-    return bad(why, ATTN_ERR_ARG, type->name);
-}
-
-static attn_status check_units(const attn_params *p, text *why)
-{
-    const int own = p->head_dim_v != 0;
-    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
-    return status ? status
-                  : check_whole_units("v", &p->v, own ? "head_dim_v" : "head_dim",
-                                      own ? p->head_dim_v : p->head_dim, why);
-}
-
 static attn_status check_numbers(const attn_params *p, text *why)
 {
     if (!is_finite(score_factor(p->scale)))
@@ -4653,6 +4626,37 @@ static attn_status check_support(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
     return refuse_fields(p, BY_PART, "a part of a call", why);
+}
+
+/* check_whole_units wants a row of K or V and its strides, which are resolved, to be whole units of
+ * its type. */
+static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
+                                     int64_t dim, text *why)
+{
+    const storage *type = &storages[x->dtype];
+    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
+    int axis = 0;
+    while (axis < 3 && strides[axis] % type->unit == 0)
+        axis++;
+    if (dim % type->unit) {
+        put_field(why, dim_name, dim);
+    } else if (axis < 3) {
+        put(why, name);
+        put_field(why, stride_names[axis], strides[axis]);
+    } else {
+        return ATTN_OK;
+    }
+    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
+    put(why, name);
+    put(why, ".dtype is ");
+    return bad(why, ATTN_ERR_ARG, type->name);
+}
+
+static attn_status check_units(const attn_params *p, text *why)
+{
+    const char *const own = p->head_dim_v == p->head_dim ? "head_dim" : "head_dim_v";
+    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
+    return status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
 }
 
 /* check_continued wants the keys of each sequence with rows to lie in one chunk. */
@@ -4867,11 +4871,11 @@ static attn_status check_interfaces(const attn_params *p, text *why)
 typedef attn_status (*check_fn)(const attn_params *p, text *why);
 
 /* These look at the parameters as they are given, */
-static const check_fn checks_of_fields[] = { check_sizes,      check_units,           check_numbers,
-                                             check_interfaces, check_pairs_of_fields, check_limits,
-                                             check_settings,   check_support };
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
-static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
+static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };

@@ -270,12 +270,13 @@ typedef enum attn_dtype {
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
-    /* Only K and V of a forward call may have these. */
+    /* Only K and V of attn_forward may have these. Other functions than that and attn_convert, and
+     * devices, refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
     /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
-     * and the strides, which count numbers, are multiples of 32. */
+     * or head_dim_v and the strides, which count numbers, are multiples of 32. */
     ATTN_Q8_0 = 5, /* 34 bytes: whole numbers of 8 bits, from -127 to 127 */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
     ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
@@ -291,7 +292,8 @@ typedef enum attn_layout {
 } attn_layout;
 
 /* An attn_tensor is an input whose element (b, h, s, d) lies at
- * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
+ * data[b*stride_batch + h*stride_head + s*stride_seq + d], and in units of 32 in the unit that this
+ * number, divided by 32, gives. */
 typedef struct attn_tensor {
     int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
@@ -787,10 +789,13 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
- * It rounds to nearest even and stores every NaN in one canonical form. Units of 32 numbers get the
- * bytes of ggml's reference quantisation; one with a number that is not finite becomes NaN. Returns
- * ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or
- * n is not a multiple of 32 where a type has units of 32. */
+ * It rounds to nearest even and stores every NaN in one canonical form. What is too large becomes
+ * infinite, and NaN in E4M3, which has no infinity. Units of 32 numbers have rules of their own: they
+ * get the bytes of ggml's reference quantisation, one with a number that is not finite becomes NaN,
+ * and numbers beyond 127 (Q8_0), 16 (Q5_0) or 8 (Q4_0) times 65504 come back as infinity or NaN.
+ * Arrays have the alignment of their type, units that of uint16_t. Returns ATTN_ERR_ARG if a type is
+ * unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
+ * where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 
@@ -971,7 +976,7 @@ typedef struct attn_rope {
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
  * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed in
  * `layout`: [batch, num_heads, seq_len, head_dim], or [batch, seq_len, num_heads, head_dim]. x and
- * y may have any storage types. */
+ * y may be f32, f16 or bf16. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
     int layout;    /* attn_layout of x and y; 0 means BHSD */
@@ -1222,9 +1227,9 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
  * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
- *   not built. A part excludes dbias, and a part of the keys excludes dsinks. p.logits is checked
- *   as attn_forward checks it, but no logits are written. Where k or v is broadcast along an axis,
- *   dk and dv still have that axis, and the caller sums over it.
+ *   not built. k and v are f32, f16 or bf16. A part excludes dbias, and a part of the keys excludes
+ *   dsinks. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
+ *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
  * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
  *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
@@ -1382,8 +1387,8 @@ struct attn_gradient_call {
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
  *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count; data and strides are not used.
- *   shared_keys and backend change nothing.
+ *   the whole call. Of k and v only the storage types count, which are f32, f16 or bf16; data
+ *   and strides are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
  *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
@@ -1593,8 +1598,8 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
- * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and storage types, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
+ * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors of f32,
+ *   f16 or bf16 with any strides, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
  *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
  *   other field is refused with a sentence.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).
@@ -1951,7 +1956,7 @@ struct attn_backend {
     /* supports returns a number above 0 if the backend takes the call; otherwise it puts a sentence
      * into why. 0 leaves the call to the CPU. A number below 0 means that the CPU cannot take the
      * call either, because arrays are the device's; attn_forward then returns
-     * ATTN_ERR_UNSUPPORTED. */
+     * ATTN_ERR_UNSUPPORTED. It must refuse an attn_dtype that it does not know. */
     int (*supports)(const attn_backend *self, const attn_problem *problem, char *why,
                     size_t why_bytes);
     /* workspace_size sets *bytes to what run needs. */
@@ -1973,7 +1978,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 14
+#define ATTN_KERNEL_ABI 15
 
 #ifdef __cplusplus
 }

@@ -10,7 +10,6 @@ static int is_dtype(int dtype)
     return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
-/* Stores of a unit, in the order of attn_dtype. */
 #define STORE_NUMBER(name, type)                                                                   \
     static void store_##name(void *data, int64_t at, const float *x)                               \
     {                                                                                              \
@@ -35,10 +34,13 @@ STORE_UNIT(q8, q8_unit)
 STORE_UNIT(q5, q5_unit)
 STORE_UNIT(q4, q4_unit)
 
+/* Stores of a unit, in the order of attn_dtype. They are no column of `storages`, so that programs which
+ * convert nothing are without them. */
 static void (*const stores[])(void *data, int64_t at, const float *x) = {
     store_number_f32, store_f16,  store_bf16, store_e4m3,
     store_e5m2,       store_q8_0, store_q5_0, store_q4_0,
 };
+typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)

@@ -2,14 +2,16 @@
  * SPDX-License-Identifier: MIT
  *
  * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
- * stand for d * q, which is exact in f32. The bytes of finite numbers are those of ggml's reference
- * quantisation (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
+ * stand for d * q, which is exact in f32. Bytes are those of ggml's reference quantisation
+ * (github.com/ggml-org/ggml, src/ggml-quants.c), with each operation rounded:
  *
  *     q8_0   34 bytes   q from -127 to 127, a signed byte each
  *     q5_0   22 bytes   q + 16 from 0 to 31: 32 upper bits, lowest first, then the lower four as below
  *     q4_0   18 bytes   q + 8 from 0 to 15: byte i holds number i low and number i + 16 high
  *
- * A unit with a number that is not finite has a NaN as its scale, which every number of it becomes.
+ * Where ggml's are undefined: a unit with a number that is not finite has a NaN as its scale, which
+ * every number of it becomes, and one of numbers so small that 1 / d is infinite has 0 for every q.
+ * A scale that no f16 holds is infinite, as ggml's is.
  */
 #pragma once
 
@@ -70,7 +72,7 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
 static float largest_of_unit(const float *x)
 {
-    float most = x[0];
+    float most = 0.0f;
     int i;
     for (i = 0; i < UNIT; i++) {
         if (!is_finite(x[i]))

@@ -87,23 +87,23 @@ typedef struct storage {
     size_t bytes; /* in these bytes */
     /* Nonzero means that the products for few lanes read rows of it as they lie. */
     int in_products;
-    float (*load)(const void *data, int64_t at); /* of plain types, */
+    /* NULL for what only K and V may have. */
+    float (*load)(const void *data, int64_t at);
+    void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
+    /* NULL for f32, whose runs are copied, as they are in writing. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
-    void (*write)(const attn_kernels *kernels, void *to, const float *from,
-                  int64_t n); /* and this */
 } storage;
 
-/* The table is in the order of attn_dtype. Runs of f32 are copied. Only K and V may have a type from
- * e4m3 on. */
+/* The table is in the order of attn_dtype. */
 static const storage storages[] = {
     { "f32", 1, 4, 1, load_f32, NULL, NULL },
-    { "f16", 1, 2, 1, load_f16, read_f16, write_f16 },
-    { "bf16", 1, 2, 1, load_bf16, read_bf16, write_bf16 },
-    { "e4m3", 1, 1, 0, NULL, read_e4m3, NULL },
-    { "e5m2", 1, 1, 0, NULL, read_e5m2, NULL },
-    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, read_q8_0, NULL },
-    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, read_q5_0, NULL },
-    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, read_q4_0, NULL },
+    { "f16", 1, 2, 1, load_f16, write_f16, read_f16 },
+    { "bf16", 1, 2, 1, load_bf16, write_bf16, read_bf16 },
+    { "e4m3", 1, 1, 0, NULL, NULL, read_e4m3 },
+    { "e5m2", 1, 1, 0, NULL, NULL, read_e5m2 },
+    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, NULL, read_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, NULL, read_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, NULL, read_q4_0 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
@@ -117,8 +117,8 @@ static inline size_t bytes_of(int dtype)
     return storages[dtype].bytes;
 }
 
-/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers that begin
- * a unit; n is whole units. */
+/* bytes_between gives the bytes between numbers that are n apart, and room_of those of n numbers; n is
+ * whole units. */
 static inline ptrdiff_t bytes_between(int dtype, int64_t n)
 {
     return (ptrdiff_t)(n / storages[dtype].unit) * (ptrdiff_t)bytes_of(dtype);
@@ -150,7 +150,8 @@ static inline const float *run_as_f32(const attn_kernels *kernels, int dtype, co
     return space;
 }
 
-/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they hold no -0. */
+/* store_run stores n results of a plain type to data[at..]; their NaN is canonical already, and they
+ * hold no -0. */
 static inline void store_run(const attn_kernels *kernels, int dtype, void *data, int64_t at,
                              const float *from, int64_t n)
 {

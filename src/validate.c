@@ -27,38 +27,6 @@ static attn_status check_sizes(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* check_whole_units wants a row and all strides of K or V to be whole units of its type. */
-static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
-                                     int64_t dim, text *why)
-{
-    const storage *type = &storages[x->dtype];
-    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
-    int axis = 0;
-    while (axis < 3 && (strides[axis] == ATTN_STRIDE_BROADCAST || strides[axis] % type->unit == 0))
-        axis++;
-    if (axis == 3 && dim % type->unit == 0)
-        return ATTN_OK;
-    if (axis < 3) {
-        put(why, name);
-        put_field(why, stride_names[axis], strides[axis]);
-    } else {
-        put_field(why, dim_name, dim);
-    }
-    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
-    put(why, name);
-    put(why, ".dtype is ");
-    return bad(why, ATTN_ERR_ARG, type->name);
-}
-
-static attn_status check_units(const attn_params *p, text *why)
-{
-    const int own = p->head_dim_v != 0;
-    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
-    return status ? status
-                  : check_whole_units("v", &p->v, own ? "head_dim_v" : "head_dim",
-                                      own ? p->head_dim_v : p->head_dim, why);
-}
-
 static attn_status check_numbers(const attn_params *p, text *why)
 {
     if (!is_finite(score_factor(p->scale)))
@@ -208,6 +176,37 @@ static attn_status check_support(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
     return refuse_fields(p, BY_PART, "a part of a call", why);
+}
+
+/* check_whole_units wants a row of K or V and its strides, which are resolved, to be whole units of
+ * its type. */
+static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
+                                     int64_t dim, text *why)
+{
+    const storage *type = &storages[x->dtype];
+    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
+    int axis = 0;
+    while (axis < 3 && strides[axis] % type->unit == 0)
+        axis++;
+    if (dim % type->unit) {
+        put_field(why, dim_name, dim);
+    } else if (axis < 3) {
+        put(why, name);
+        put_field(why, stride_names[axis], strides[axis]);
+    } else {
+        return ATTN_OK;
+    }
+    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
+    put(why, name);
+    put(why, ".dtype is ");
+    return bad(why, ATTN_ERR_ARG, type->name);
+}
+
+static attn_status check_units(const attn_params *p, text *why)
+{
+    const char *const own = p->head_dim_v == p->head_dim ? "head_dim" : "head_dim_v";
+    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
+    return status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
 }
 
 /* check_continued wants the keys of each sequence with rows to lie in one chunk. */
@@ -422,11 +421,11 @@ static attn_status check_interfaces(const attn_params *p, text *why)
 typedef attn_status (*check_fn)(const attn_params *p, text *why);
 
 /* These look at the parameters as they are given, */
-static const check_fn checks_of_fields[] = { check_sizes,      check_units,           check_numbers,
-                                             check_interfaces, check_pairs_of_fields, check_limits,
-                                             check_settings,   check_support };
+static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
+                                             check_pairs_of_fields, check_limits,  check_settings,
+                                             check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
-static const check_fn checks_of_lengths[] = { check_lengths, check_continued };
+static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
                                            check_tree, check_csr };

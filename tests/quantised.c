@@ -149,6 +149,11 @@ static void check_strange(int round)
             CHECK(isnan(x[i]) || (isinf(x[i]) && isfinite(strange[s])), "%g became %g",
                   (double)strange[s], (double)x[i]);
     }
+    for (int i = 0; i < UNIT; i++) /* ggml's scale of zeros is 0 / 127, 0 / -16 or 0 / -8. */
+        x[i] = i < 5 ? -0.0f : 0.0f;
+    CHECK(attn_convert(bytes, type->dtype, x, ATTN_F32, UNIT) == ATTN_OK &&
+              !signbit(dtype_load(ATTN_F16, bytes)) == (type->dtype == ATTN_Q8_0),
+          "the scale of zeros");
     CHECK(attn_convert(bytes, type->dtype, x, ATTN_F32, UNIT - 1) == ATTN_ERR_ARG, "31 numbers");
     CHECK(attn_convert(x, ATTN_F32, bytes, type->dtype, 1) == ATTN_ERR_ARG, "1 number");
 }
@@ -319,6 +324,7 @@ static void check_misuse(int round)
     attn_params p = {
         .batch = 1, .num_heads_q = 2, .seq_len_q = 3, .seq_len_kv = 4, .head_dim = 80
     };
+    size_t bytes;
     (void)round;
     p.k.dtype = ATTN_Q8_0;
     expect(&p, "head_dim (80) must be a multiple of 32: k.dtype is q8_0");
@@ -333,6 +339,10 @@ static void check_misuse(int round)
     p.k.stride_seq = 100;
     expect(&p, "k.stride_seq (100) must be a multiple of 32: k.dtype is q8_0");
     p.k.stride_seq = 0;
+    p.num_heads_kv = 1; /* Strides that nothing uses do not matter. */
+    p.k.stride_head = 1;
+    p.v.stride_batch = 100;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "strides of axes of length 1 matter");
     p.k.dtype = 8;
     expect(&p,
            "k.dtype (8) must be at most 7: 0 is f32, 1 is f16, 2 is bf16, 3 is e4m3, 4 is e5m2, "

@@ -196,12 +196,13 @@ typedef enum attn_dtype {
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
-    /* Only K and V of a forward call may have these. */
+    /* Only K and V of attn_forward may have these. Other functions than that and attn_convert, and
+     * devices, refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
     /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
-     * and the strides, which count numbers, are multiples of 32. */
+     * or head_dim_v and the strides, which count numbers, are multiples of 32. */
     ATTN_Q8_0 = 5, /* 34 bytes: whole numbers of 8 bits, from -127 to 127 */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
     ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
@@ -217,7 +218,8 @@ typedef enum attn_layout {
 } attn_layout;
 
 /* An attn_tensor is an input whose element (b, h, s, d) lies at
- * data[b*stride_batch + h*stride_head + s*stride_seq + d]. */
+ * data[b*stride_batch + h*stride_head + s*stride_seq + d], and in units of 32 in the unit that this
+ * number, divided by 32, gives. */
 typedef struct attn_tensor {
     int dtype;                                       /* attn_dtype; 0 means ATTN_F32 */
     ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
@@ -713,10 +715,13 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
- * It rounds to nearest even and stores every NaN in one canonical form. Units of 32 numbers get the
- * bytes of ggml's reference quantisation; one with a number that is not finite becomes NaN. Returns
- * ATTN_ERR_ARG if a type is unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or
- * n is not a multiple of 32 where a type has units of 32. */
+ * It rounds to nearest even and stores every NaN in one canonical form. What is too large becomes
+ * infinite, and NaN in E4M3, which has no infinity. Units of 32 numbers have rules of their own: they
+ * get the bytes of ggml's reference quantisation, one with a number that is not finite becomes NaN,
+ * and numbers beyond 127 (Q8_0), 16 (Q5_0) or 8 (Q4_0) times 65504 come back as infinity or NaN.
+ * Arrays have the alignment of their type, units that of uint16_t. Returns ATTN_ERR_ARG if a type is
+ * unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
+ * where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 

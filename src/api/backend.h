@@ -63,7 +63,7 @@ struct attn_backend {
     /* supports returns a number above 0 if the backend takes the call; otherwise it puts a sentence
      * into why. 0 leaves the call to the CPU. A number below 0 means that the CPU cannot take the
      * call either, because arrays are the device's; attn_forward then returns
-     * ATTN_ERR_UNSUPPORTED. */
+     * ATTN_ERR_UNSUPPORTED. It must refuse an attn_dtype that it does not know. */
     int (*supports)(const attn_backend *self, const attn_problem *problem, char *why,
                     size_t why_bytes);
     /* workspace_size sets *bytes to what run needs. */
@@ -85,4 +85,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 14
+#define ATTN_KERNEL_ABI 15

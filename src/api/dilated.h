@@ -34,8 +34,8 @@
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
- * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and storage types, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
+ * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors of f32,
+ *   f16 or bf16 with any strides, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
  *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
  *   other field is refused with a sentence.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).

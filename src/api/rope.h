@@ -70,7 +70,7 @@ typedef struct attn_rope {
 /* An attn_rope_rows names the rows to turn. Element (b, h, i, d) lies at
  * data[b*stride_batch + h*stride_head + i*stride_seq + d], and strides of 0 mean packed in
  * `layout`: [batch, num_heads, seq_len, head_dim], or [batch, seq_len, num_heads, head_dim]. x and
- * y may have any storage types. */
+ * y may be f32, f16 or bf16. */
 typedef struct attn_rope_rows {
     int64_t batch, num_heads, seq_len, head_dim;
     int layout;    /* attn_layout of x and y; 0 means BHSD */
