@@ -2505,7 +2505,7 @@ KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from,
         to[d] = load(from[d]);
 }
 
-#if defined FMA_SECOND_BUILD || defined __F16C__
+#if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
 /* By vcvtph2ps. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
 {
