@@ -429,6 +429,24 @@ static inline uint16_t bf16_from_f32(float x)
  * What is too large becomes NaN in E4M3, which has no infinity, and infinity in E5M2.
  */
 
+/* to_eighth rounds the magnitude with the bits a, which is not too large, to a float with `cut` bits
+ * less of fraction whose exponents are `less` lower; its least normal number is 2^(1 + less - 127). */
+static inline uint32_t to_eighth(uint32_t a, uint32_t cut, uint32_t less)
+{
+    uint32_t shift, half;
+    if (a >= (less + 1) << 23) { /* The result is normal. */
+        a -= less << 23;
+        shift = cut;
+    } else {
+        shift = cut + 1 + less - (a >> 23);
+        if (shift > 24) /* It is at most half of the least subnormal one, a tie with 0. */
+            return 0;
+        a = (a & 0x7fffffu) | 0x800000u;
+    }
+    half = 1u << (shift - 1);
+    return (a + half - 1 + (a >> shift & 1)) >> shift;
+}
+
 /* It chooses by masks, so that compilers vectorise loops of it. */
 static inline float e4m3_to_f32(uint8_t h)
 {
@@ -443,23 +461,10 @@ static inline float e4m3_to_f32(uint8_t h)
 
 static inline uint8_t e4m3_from_f32(float x)
 {
-    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
-    uint32_t a = u & 0x7fffffffu, half, shift;
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x43e80000u) /* It is above 464, the tie between 448 and what would be 480, or a NaN. */
         return (uint8_t)(a > 0x7f800000u ? 0x7fu : sign | 0x7fu);
-    if (a >= 0x3c800000u) { /* The result is normal, 2^-6 and above. */
-        a -= 120u << 23;
-        a += 0x7ffffu + (a >> 20 & 1);
-        return (uint8_t)(sign | a >> 20);
-    }
-    if (a <= 0x3a800000u) /* It is at most 2^-10, a tie with 0 or below. */
-        return (uint8_t)sign;
-    /* The shift is 21 to 24 and makes the significand a multiple of 2^-9. */
-    shift = 141u - (a >> 23);
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint8_t)(sign | a >> shift);
+    return (uint8_t)(sign | to_eighth(a, 20, 120));
 }
 
 /* E5M2 is the upper half of an f16. */
@@ -470,25 +475,12 @@ static inline float e5m2_to_f32(uint8_t h)
 
 static inline uint8_t e5m2_from_f32(float x)
 {
-    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
-    uint32_t a = u & 0x7fffffffu, half, shift;
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return 0x7eu;
     if (a >= 0x47700000u) /* It is 61440, the tie between 57344 and what would be 65536, or more. */
         return (uint8_t)(sign | 0x7cu);
-    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
-        a -= 112u << 23;
-        a += 0xfffffu + (a >> 21 & 1);
-        return (uint8_t)(sign | a >> 21);
-    }
-    if (a <= 0x37000000u) /* It is at most 2^-17, a tie with 0 or below. */
-        return (uint8_t)sign;
-    /* The shift is 22 to 24 and makes the significand a multiple of 2^-16. */
-    shift = 134u - (a >> 23);
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint8_t)(sign | a >> shift);
+    return (uint8_t)(sign | to_eighth(a, 21, 112));
 }
 
 /* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
@@ -900,7 +892,7 @@ struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
     /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
     int few;
     const char *name;
     ATTN_KERNELS(ATTN_KERNEL_MEMBER)
@@ -2455,7 +2447,7 @@ KERNEL void chain(int hw, int select, int scaled, const chains *s, int64_t i, in
 }
 
 /* ask_ahead asks for `lines` lines at most. Products do so between groups of chains: if all were asked
- * for at once, the products would wait for them (13 to 20 % of the time of decoding from memory). */
+ * for at once, the products would wait for them (this saves 13 to 20 % of the time of decoding from memory). */
 static void ask_ahead(attn_ahead *a, int64_t lines)
 {
     for (; a && lines > 0 && a->lines > 0; lines--, a->lines--) {
@@ -2506,7 +2498,7 @@ KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from,
 }
 
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
-/* By vcvtph2ps. */
+/* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
 {
     typedef short halves __attribute__((vector_size(16)));
@@ -2569,7 +2561,7 @@ KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT fr
         }
 }
 
-/* A block of x is turned first: gcc else goes lane by lane. */
+/* A block of x is turned first: gcc otherwise loads the number of each lane alone. */
 KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
 {
     float turned[ATTN_BLOCK][LANES];
@@ -5104,10 +5096,10 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
 /* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
 #define LARGE_STATE ((int64_t)80 << 10)
-/* A worker has at least this number of items, so that none waits for long. */
+/* A worker has at least this number of items, so that none waits for long, except in divided chunks. */
 #define SPLIT_ITEMS 4
-/* Pieces of divided chunks are exchanged between workers, so there are fewer of them (3000 to 9000 keys,
- * two threads: 4 to 10 % of the time). */
+/* Workers exchange the logits and probabilities of the pieces of a divided chunk, so there are fewer of
+ * these (3000 to 9000 keys, two threads: this saves 4 to 10 % of the time). */
 #define INSIDE_ITEMS 2
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 

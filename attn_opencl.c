@@ -521,7 +521,7 @@ struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
     /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
     int few;
     const char *name;
     ATTN_KERNELS(ATTN_KERNEL_MEMBER)
@@ -1392,6 +1392,24 @@ static inline uint16_t bf16_from_f32(float x)
  * What is too large becomes NaN in E4M3, which has no infinity, and infinity in E5M2.
  */
 
+/* to_eighth rounds the magnitude with the bits a, which is not too large, to a float with `cut` bits
+ * less of fraction whose exponents are `less` lower; its least normal number is 2^(1 + less - 127). */
+static inline uint32_t to_eighth(uint32_t a, uint32_t cut, uint32_t less)
+{
+    uint32_t shift, half;
+    if (a >= (less + 1) << 23) { /* The result is normal. */
+        a -= less << 23;
+        shift = cut;
+    } else {
+        shift = cut + 1 + less - (a >> 23);
+        if (shift > 24) /* It is at most half of the least subnormal one, a tie with 0. */
+            return 0;
+        a = (a & 0x7fffffu) | 0x800000u;
+    }
+    half = 1u << (shift - 1);
+    return (a + half - 1 + (a >> shift & 1)) >> shift;
+}
+
 /* It chooses by masks, so that compilers vectorise loops of it. */
 static inline float e4m3_to_f32(uint8_t h)
 {
@@ -1406,23 +1424,10 @@ static inline float e4m3_to_f32(uint8_t h)
 
 static inline uint8_t e4m3_from_f32(float x)
 {
-    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
-    uint32_t a = u & 0x7fffffffu, half, shift;
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x43e80000u) /* It is above 464, the tie between 448 and what would be 480, or a NaN. */
         return (uint8_t)(a > 0x7f800000u ? 0x7fu : sign | 0x7fu);
-    if (a >= 0x3c800000u) { /* The result is normal, 2^-6 and above. */
-        a -= 120u << 23;
-        a += 0x7ffffu + (a >> 20 & 1);
-        return (uint8_t)(sign | a >> 20);
-    }
-    if (a <= 0x3a800000u) /* It is at most 2^-10, a tie with 0 or below. */
-        return (uint8_t)sign;
-    /* The shift is 21 to 24 and makes the significand a multiple of 2^-9. */
-    shift = 141u - (a >> 23);
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint8_t)(sign | a >> shift);
+    return (uint8_t)(sign | to_eighth(a, 20, 120));
 }
 
 /* E5M2 is the upper half of an f16. */
@@ -1433,25 +1438,12 @@ static inline float e5m2_to_f32(uint8_t h)
 
 static inline uint8_t e5m2_from_f32(float x)
 {
-    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u;
-    uint32_t a = u & 0x7fffffffu, half, shift;
+    const uint32_t u = bits_of(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return 0x7eu;
     if (a >= 0x47700000u) /* It is 61440, the tie between 57344 and what would be 65536, or more. */
         return (uint8_t)(sign | 0x7cu);
-    if (a >= 0x38800000u) { /* The result is normal, 2^-14 and above. */
-        a -= 112u << 23;
-        a += 0xfffffu + (a >> 21 & 1);
-        return (uint8_t)(sign | a >> 21);
-    }
-    if (a <= 0x37000000u) /* It is at most 2^-17, a tie with 0 or below. */
-        return (uint8_t)sign;
-    /* The shift is 22 to 24 and makes the significand a multiple of 2^-16. */
-    shift = 134u - (a >> 23);
-    a = (a & 0x7fffffu) | 0x800000u;
-    half = 1u << (shift - 1);
-    a += half - 1 + (a >> shift & 1);
-    return (uint8_t)(sign | a >> shift);
+    return (uint8_t)(sign | to_eighth(a, 21, 112));
 }
 
 /* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.

@@ -138,10 +138,10 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 #define SPLIT_BYTES_MOST (4 * SPLIT_BYTES)  /* It has at most this number for large states. */
 /* A state beyond 64 rows of 256 columns is large; up to there 1 MiB a worker is the limit. */
 #define LARGE_STATE ((int64_t)80 << 10)
-/* A worker has at least this number of items, so that none waits for long. */
+/* A worker has at least this number of items, so that none waits for long, except in divided chunks. */
 #define SPLIT_ITEMS 4
-/* Pieces of divided chunks are exchanged between workers, so there are fewer of them (3000 to 9000 keys,
- * two threads: 4 to 10 % of the time). */
+/* Workers exchange the logits and probabilities of the pieces of a divided chunk, so there are fewer of
+ * these (3000 to 9000 keys, two threads: this saves 4 to 10 % of the time). */
 #define INSIDE_ITEMS 2
 #define CHUNK_BLOCKS (ATTN_CHUNK / ATTN_BLOCK)
 

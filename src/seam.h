@@ -261,7 +261,7 @@ struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
     /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there is none. */
+     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
     int few;
     const char *name;
     ATTN_KERNELS(ATTN_KERNEL_MEMBER)
