@@ -87,6 +87,18 @@ typedef struct attn_lanes {
     int begin, end;
 } attn_lanes;
 
+/* A kernel for few lanes takes them by fours: the first one that it computes, */
+static inline int attn_first_lane(attn_lanes lanes)
+{
+    return lanes.begin / 4 * 4;
+}
+
+/* and how many from there on. */
+static inline int attn_lane_count(attn_lanes lanes)
+{
+    return lanes.end - attn_first_lane(lanes);
+}
+
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
  * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
@@ -744,16 +756,10 @@ static void isa(pv_select)(const attn_product *p)
 #define NEAR 192 /* bytes: 3 lines, in which L2 answers */
 #define QUADS(rows) (((rows) + 3) / 4)
 
-/* The first lane that is computed: lanes lie in a tile by fours. */
-INLINE int isa(first_of)(attn_lanes lanes)
-{
-    return lanes.begin / 4 * 4;
-}
-
 /* How many are: 1, 2, 4, FEW, or 0 where that is not enough. */
 INLINE int isa(rows_of)(attn_lanes lanes)
 {
-    const int count = lanes.end - isa(first_of)(lanes);
+    const int count = attn_lane_count(lanes);
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
@@ -933,7 +939,7 @@ INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *fro
                        .qt = k->qt,
                        .whole = k->whole,
                        .factor = k->factor,
-                       .at = isa(first_of)(k->lanes),
+                       .at = attn_first_lane(k->lanes),
                        .ahead = k->ahead };
     int b;
     for (b = 0; b < apart; b++) {
@@ -971,7 +977,7 @@ INLINE int isa(qk_blocks)(const simd_keys *k, float *s, const char *at, int n)
  * The other lanes keep what they hold. */
 INLINE void isa(exp_quarters)(const attn_exp *e, int n)
 {
-    int at = isa(first_of)(e->lanes), j;
+    int at = attn_first_lane(e->lanes), j;
     for (; at < e->lanes.end; at += 4) {
         const char *m[4], *l[4], *from[4];
         float *to[4];
@@ -1194,7 +1200,7 @@ INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
     static const int most[3][4] = { WIDEST(ATTN_F32), WIDEST(ATTN_F16), WIDEST(ATTN_BF16) };
     const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = v->dtype;
     simd_columns q = {
-        .p = p->by, .v = v, .n = p->n, .at = isa(first_of)(p->lanes), .ahead = p->ahead
+        .p = p->by, .v = v, .n = p->n, .at = attn_first_lane(p->lanes), .ahead = p->ahead
     };
     int64_t d = 0;
     int size;

@@ -328,72 +328,80 @@ KERNEL void qk_body(int hw, const attn_product *p)
     all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
 }
 
-/* A row of c is a lane, and its columns lie side by side; of o they lie LANES floats apart. */
-#define FEW_LANES 4
-#define COLUMNS (2 * STRIP)
-KERNEL void take_columns(float *RESTRICT c, const float *RESTRICT o)
-{
-    int i, r;
-    for (i = 0; i < COLUMNS; i++)
-        for (r = 0; r < FEW_LANES; r++)
-            c[r * COLUMNS + i] = o[i * LANES + r];
-}
-
-KERNEL void give_columns(float *RESTRICT o, const float *RESTRICT c)
-{
-    int i, r;
-    for (i = 0; i < COLUMNS; i++)
-        for (r = 0; r < FEW_LANES; r++)
-            o[i * LANES + r] = c[r * COLUMNS + i];
-}
-
-/* With few lanes columns of V take the place of lanes, so that no part of a vector is idle, and lanes
- * that of chains. A step is then short enough to ask for memory between steps. */
-#define COLUMN_STEP 32 /* keys */
 KERNEL void add_values_body(int hw, int select, const attn_product *p)
 {
-    const int few = hw && !select &&
-                    p->lanes.end - p->lanes.begin / FEW_LANES * FEW_LANES <= FEW_LANES &&
-                    p->dim % COLUMNS == 0;
-    const int first = p->lanes.begin / FEW_LANES * FEW_LANES;
-    const int64_t width = few ? COLUMNS : p->dim;
-    const int keys = few ? COLUMN_STEP : p->n;
-    const int64_t steps = (p->n + keys - 1) / keys * (p->dim / width);
-    const int64_t each = few && p->ahead ? p->ahead->lines / steps + 1 : 0;
-    float c[FEW_LANES * COLUMNS];
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->dim,
+                       .x = p->kv,
+                       .xi = 1,
+                       .xt = p->stride,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->n,
+                       .ahead = p->ahead };
+    all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
+}
+
+static void add_values_soft(const attn_product *p)
+{
+    add_values_body(0, 0, p);
+}
+
+#if FMA_BASE || defined FMA_SECOND_BUILD
+/* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
+ * that of chains. A step is short enough to ask for memory between steps. */
+#define FEW_LANES 4
+#define COLUMNS (2 * STRIP)
+#define COLUMN_STEP 32 /* keys */
+FMA_TARGET static void add_columns(const attn_product *p)
+{
+    const int64_t steps = (p->n + COLUMN_STEP - 1) / COLUMN_STEP * p->dim / COLUMNS;
+    const int64_t each = p->ahead ? p->ahead->lines / steps + 1 : 0;
+    const int at = attn_first_lane(p->lanes);
+    float c[FEW_LANES][COLUMNS];
     int64_t d, j;
-    for (d = 0; d < p->dim; d += width) {
-        float *const o = p->to + d * LANES + first;
-        if (few)
-            take_columns(c, o);
-        for (j = 0; j < p->n; j += keys) {
-            chains s = { .c = p->to,
-                         .ci = LANES,
-                         .count = p->dim,
-                         .x = p->kv,
-                         .xi = 1,
-                         .xt = p->stride,
-                         .b = p->by,
-                         .bt = LANES,
-                         .n = p->n - j < keys ? p->n - j : keys,
-                         .ahead = few ? NULL : p->ahead };
-            if (few) {
-                s.c = c;
-                s.ci = COLUMNS;
-                s.count = FEW_LANES;
-                s.x = p->by + j * LANES + first;
-                s.xt = LANES;
-                s.b = p->kv + j * p->stride + d;
-                s.bt = p->stride;
-            }
+    int i, r;
+    for (d = 0; d < p->dim; d += COLUMNS) {
+        float *const o = p->to + d * LANES + at;
+        for (i = 0; i < COLUMNS; i++)
+            for (r = 0; r < FEW_LANES; r++)
+                c[r][i] = o[i * LANES + r];
+        for (j = 0; j < p->n; j += COLUMN_STEP) {
+            const chains s = { .c = *c,
+                               .ci = COLUMNS,
+                               .x = p->by + j * LANES + at,
+                               .xi = 1,
+                               .xt = LANES,
+                               .b = p->kv + j * p->stride + d,
+                               .bt = p->stride,
+                               .n = p->n - j < COLUMN_STEP ? p->n - j : COLUMN_STEP };
             ask_ahead(p->ahead, each);
-            all_chains(hw, select, 0, &s, few ? 0 : p->lanes.begin, few ? COLUMNS : p->lanes.end);
+            chains8(1, 0, 0, 2, &s, 0, 0);
         }
-        if (few)
-            give_columns(o, c);
+        for (i = 0; i < COLUMNS; i++)
+            for (r = 0; r < FEW_LANES; r++)
+                o[i * LANES + r] = c[r][i];
     }
     ask_ahead(p->ahead, INT64_MAX);
 }
+
+/* All ways are functions, so that a call without -O2 holds the stack of one. */
+FMA_TARGET static void add_lanes(const attn_product *p)
+{
+    add_values_body(1, 0, p);
+}
+
+FMA_TARGET static void add_values_hard(const attn_product *p)
+{
+    if (attn_lane_count(p->lanes) <= FEW_LANES && p->dim % COLUMNS == 0)
+        add_columns(p);
+    else
+        add_lanes(p);
+}
+#else
+#define add_values_hard add_values_soft
+#endif
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
 {
@@ -624,7 +632,7 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
 #define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
 #define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
-#define pv_body(hw, p) add_values_body(hw, 0, p)
+#define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
 #define hide_bytes_body(hw, alive, apart, x, n, invert) hide_bytes(alive, apart, x, n, invert)

@@ -35,6 +35,18 @@ typedef struct attn_lanes {
     int begin, end;
 } attn_lanes;
 
+/* A kernel for few lanes takes them by fours: the first one that it computes, */
+static inline int attn_first_lane(attn_lanes lanes)
+{
+    return lanes.begin / 4 * 4;
+}
+
+/* and how many from there on. */
+static inline int attn_lane_count(attn_lanes lanes)
+{
+    return lanes.end - attn_first_lane(lanes);
+}
+
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
  * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {

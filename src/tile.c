@@ -199,7 +199,7 @@ static void open_keys(tile *t, int64_t j0, int n)
 /* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
 static int are_few(const attn_kernels *kernels, attn_lanes lanes)
 {
-    return lanes.end - lanes.begin / 4 * 4 <= kernels->few;
+    return attn_lane_count(lanes) <= kernels->few;
 }
 
 static const attn_tensor *key_tensor(const tile *t, int which)

@@ -108,16 +108,17 @@ static void enter_block(tile *t, int i)
 
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
  * tile that begins at key j0. */
-static void add_blocks(tile *t, int64_t j0, int class, attn_ahead *ahead)
+static void add_blocks(tile *t, int64_t j0, int class, int leads)
 {
-    const int64_t lines = ahead->lines;
-    const int rows = t->pl->rows, keys = t->blocks[t->block_count - 1].end;
+    const int keys = t->blocks[t->block_count - 1].end, rows = t->pl->rows;
+    attn_ahead ahead = logits_ahead(t, j0, j0 + keys, leads);
+    const int64_t lines = ahead.lines;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
     int i;
     while (take_step(t, &st)) {
-        ahead->lines = lines * (st.end - st.begin) / keys;
+        ahead.lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
-                    ATTN_LOGITS_SOFTMAX, st.lanes, ahead);
+                    ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
         for (i = st.first; i < st.next; i++)
             enter_block(t, i);
     }
@@ -154,21 +155,20 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     const int class = tile_class(t, j0, n);
     const int64_t next = j0 + n;
     const int leads = t->pl->ahead && t->keys->asked < next;
-    attn_ahead ahead;
     if (class == ATTN_TILE_EMPTY)
         return;
     t->keys->asked = max64(t->keys->asked, next);
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    ahead = logits_ahead(t, j0, next, leads && values);
-    add_blocks(t, j0, class, &ahead);
-    if (!values)
-        return;
-    if (t->pr->drop_below)
-        drop_keys(t, t->s_tile, j0, n);
-    ahead = values_ahead(t, next, min64(next + t->pl->keys, t->hi), leads && !t->pl->by_pair);
-    add_values(t, state_o(t, t->state), j0, &ahead);
+    add_blocks(t, j0, class, leads && values);
+    if (values) {
+        const int64_t end = min64(next + t->pl->keys, t->hi);
+        attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair);
+        if (t->pr->drop_below)
+            drop_keys(t, t->s_tile, j0, n);
+        add_values(t, state_o(t, t->state), j0, &ahead);
+    }
 }
 
 /* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */

@@ -74,7 +74,7 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 165900
+    judge gcc 165400
     judge clang 221300
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
