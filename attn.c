@@ -100,6 +100,324 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
+/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
+ *
+ * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
+ * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
+ *
+ *     qt [d][rows]   packed queries                   s [n][rows]   logits (base 2), then p
+ *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
+ *
+ *           lanes ->                    All of them computed in the canonical order of
+ *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
+ *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
+ *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
+ *
+ * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
+ * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
+ */
+
+#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
+#define ATTN_SEAM_H
+
+#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
+#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
+#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
+#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
+
+#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one uint32_t */
+
+/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
+typedef struct attn_lanes {
+    int begin, end;
+} attn_lanes;
+
+/* A kernel for few lanes takes them by fours: the first one that it computes, */
+static inline int attn_first_lane(attn_lanes lanes)
+{
+    return lanes.begin / 4 * 4;
+}
+
+/* and how many from there on. */
+static inline int attn_lane_count(attn_lanes lanes)
+{
+    return lanes.end - attn_first_lane(lanes);
+}
+
+/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
+ * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+typedef struct attn_exp {
+    float *s;
+    int n; /* keys, 1..16 */
+    const float *m;
+    float *l;
+    attn_lanes lanes; /* in the others every key is dead, or they have no query */
+    int calm;
+} attn_exp;
+
+#define ATTN_CALM 60.0f
+
+/* -0: stands for a pair that does not count, where no live number is -0. */
+#define ATTN_DEAD (-0.0f)
+
+/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
+ * `each` from every further run on. */
+typedef struct attn_runs {
+    int dtype;
+    ptrdiff_t stride;
+    int64_t first, each;
+    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
+} attn_runs;
+
+/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
+ * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
+typedef struct attn_ahead {
+    const char *const *run; /* where the present run of rows begins, and those behind it */
+    const char *row;        /* the present one */
+    ptrdiff_t stride;       /* bytes between rows */
+    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
+    int64_t bytes;          /* of a row that are read */
+    int64_t at;             /* of this row, asked for already */
+    int64_t lines;
+    int64_t each; /* the kernel's own: lines asked for in one go */
+} attn_ahead;
+
+/* The next line to be asked for is behind this one. */
+static inline void attn_next_line(attn_ahead *a)
+{
+    a->at += 64;
+    if (a->at < a->bytes)
+        return;
+    a->at = 0;
+    a->row += a->stride;
+    if (--a->left == 0) {
+        a->row = *++a->run;
+        a->left = a->each_run;
+    }
+}
+
+/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
+typedef struct attn_product {
+    float *to;             /* s [n][rows], or o [dim][rows] */
+    const float *by;       /* qt [dim][rows], or p [n][rows] */
+    const float *kv;       /* f32 rows of K or V, */
+    ptrdiff_t stride;      /* floats between rows; */
+    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
+    int n;                 /* keys */
+    int64_t dim;           /* head_dim, or head_dim_v */
+    float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
+    attn_lanes lanes;
+    attn_ahead *ahead; /* NULL = nothing */
+} attn_product;
+
+/* Rows of a tile, and what each pair of a key and a row stands for. */
+typedef struct attn_term {
+    const float *x; /* [n][rows] */
+    const float *b; /* [rows] attn_outer.b_stride floats apart */
+    attn_lanes lanes;
+    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
+} attn_term;
+
+/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
+typedef struct attn_outer {
+    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
+    ptrdiff_t stride;
+    int n; /* keys */
+    int64_t columns;
+    const attn_term *term;
+    int count;          /* of terms */
+    ptrdiff_t b_stride; /* filled up with numbers */
+} attn_outer;
+
+/* What the rows of a tile tell of their probabilities, per lane. */
+typedef struct attn_row_stats {
+    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
+    float most;         /* of x */
+    const float *delta; /* sum of p * dp over the row's keys */
+} attn_row_stats;
+
+/* Philox4x32-10: two multipliers, and what each round adds to the two words of its key. */
+#define ATTN_PHILOX_ROUNDS 10
+#define ATTN_PHILOX_A 0xd2511f53u
+#define ATTN_PHILOX_B 0xcd9e8d57u
+#define ATTN_PHILOX_KEY_0 0x9e3779b9u
+#define ATTN_PHILOX_KEY_1 0xbb67ae85u
+
+/* An attn_drop is dropout of a tile. Word 0 of Philox with counter (n, pos, head, batch) decides about
+ * a pair. */
+typedef struct attn_drop {
+    uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
+    uint32_t below;   /* A word below it drops its pair. */
+    uint32_t first_n; /* of the first row of p */
+    uint32_t batch;
+    const uint32_t *pos, *head; /* per lane */
+    float dead;                 /* p of a dropped pair */
+} attn_drop;
+
+/* What running_max says about a block. */
+#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
+#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
+
+/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
+#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+ATTN_API unsigned attn_cpu_features(void);
+
+/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
+ * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
+ * offers them; or pass one in p.kernels and define nothing. */
+ATTN_API const attn_kernels *attn_kernels_avx2(void);
+ATTN_API const attn_kernels *attn_kernels_avx512(void);
+ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+
+/* The same with fewer rows in a tile, for decoding and other short calls. */
+ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+
+/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
+ * between a call and a set in tests and bench are expanded from it. */
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+
+/* Those that every set has. */
+#define ATTN_SET_KERNELS(X)                                                                         \
+    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */         \
+    /* 7fc00000) as the type's, -0 never written. */                                                \
+    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    /* The same of what only K and V may have: n is whole units of 32 of the last three. */         \
+    X(void, widen_e4m3, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_e5m2, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
+    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
+    /* qt[d][lane] = q[lane][d]. */                                                                 \
+    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))          \
+    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */      \
+    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
+    /* and factor are finite. */                                                                    \
+    X(void, qk, (const attn_product *p), (p))                                                       \
+    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
+    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
+    X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
+      (s, from, factor, n))                                                                         \
+    /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
+    X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
+    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
+    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))          \
+    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */       \
+    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))          \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where x[k] is 0 or, if invert is 1, where it */   \
+    /* is not, for n bytes; bits of the last word behind them may be cleared, too. */               \
+    X(void, hide_bytes, (uint32_t * alive, int apart, const uint8_t *x, int n, int invert),         \
+      (alive, apart, x, n, invert))                                                                 \
+    /* Clears bit k % 32 of alive[k / 32 * apart] where ids[k] is not `own`, as hide_bytes does. */ \
+    X(void, hide_others, (uint32_t * alive, int apart, const int32_t *ids, int n, int32_t own),     \
+      (alive, apart, ids, n, own))                                                                  \
+    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */    \
+    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */      \
+    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */     \
+    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */    \
+    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                  \
+      (s, n, m, l, alpha))                                                                          \
+    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                                \
+    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                  \
+    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */         \
+    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))   \
+    /* What attn_exp says. */                                                                       \
+    X(void, exp_block, (const attn_exp *e), (e))                                                    \
+    /* Whether n numbers are all finite. */                                                         \
+    X(int, finite, (const float *x, int64_t n), (x, n))                                             \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
+    /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
+    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
+    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */   \
+    /* at least; to the others every key is dead, or they have no query. */                         \
+    X(void, pv, (const attn_product *p), (p))                                                       \
+    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                     \
+    X(void, pv_select, (const attn_product *p), (p))                                                \
+    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                    \
+    /* o[head_dim_v][rows]]. */                                                                     \
+    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                    \
+    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */       \
+    /* where l[lane] is 0; NaN as 7fc00000. */                                                      \
+    X(void, result,                                                                                 \
+      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),        \
+      (out, o, l, factor, head_dim_v))                                                              \
+    /* ---- gradients */                                                                            \
+    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */    \
+    /* -inf both become ATTN_DEAD. */                                                               \
+    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))       \
+    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                 \
+    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))    \
+    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */           \
+    /* b[lane][d], to[j][d]), for n keys j. */                                                      \
+    X(void, outer, (const attn_outer *f), (f))                                                      \
+    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                      \
+    X(void, outer_select, (const attn_outer *f), (f))                                               \
+    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                 \
+    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
+
+/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
+ * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
+ * of 16. */
+#define ATTN_FEW_KERNELS(X)                                                                        \
+    X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, pv_runs, (const attn_product *p), (p))
+
+#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
+struct attn_kernels {
+    int abi;  /* ATTN_KERNEL_ABI */
+    int rows; /* query rows of a tile */
+    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
+     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
+    int few;
+    const char *name;
+    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
+};
+
+#endif /* ATTN_SEAM_H */
+
+/* src/philox.c - Philox4x32-10: a random number for each counter, without a state.
+ *
+ * Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011.
+ */
+
+/* begin_philox sets the key of each round. */
+static void begin_philox(attn_drop *d, uint64_t seed)
+{
+    int i;
+    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        d->round_keys[i][0] = (uint32_t)seed + (uint32_t)i * ATTN_PHILOX_KEY_0;
+        d->round_keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * ATTN_PHILOX_KEY_1;
+    }
+}
+
+/* philox turns `count` counters c0 to c3 into random words; a constant count lets a compiler use
+ * vectors. */
+KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, uint32_t *c2,
+                   uint32_t *c3)
+{
+    int i, r;
+    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
+        const uint32_t k0 = d->round_keys[i][0], k1 = d->round_keys[i][1];
+        for (r = 0; r < count; r++) {
+            const uint64_t a = (uint64_t)ATTN_PHILOX_A * c0[r];
+            const uint64_t b = (uint64_t)ATTN_PHILOX_B * c2[r];
+            c0[r] = (uint32_t)(b >> 32) ^ c1[r] ^ k0;
+            c1[r] = (uint32_t)b;
+            c2[r] = (uint32_t)(a >> 32) ^ c3[r] ^ k1;
+            c3[r] = (uint32_t)a;
+        }
+    }
+}
+
 /* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
  *
  * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
@@ -634,284 +952,6 @@ static void store_q4(q4_unit *to, const float *x)
     }
 }
 
-/* src/seam.h - the seam: the table of kernels that every instruction set fills in.
- *
- * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
- * lane, and n keys. Every matrix of a tile is lane-fastest, so that each lane is one independent row:
- *
- *     qt [d][rows]   packed queries                   s [n][rows]   logits (base 2), then p
- *     o  [dv][rows]  output accumulators              m, l [rows]   running maximum and sum
- *
- *           lanes ->                    All of them computed in the canonical order of
- *       d   q00 q10 q20 ... qR0         docs/canon.md; a kernel may use any tile shape, unrolling
- *       |   q01 q11 q21 ... qR1         and order between elements, but each element's chain of
- *       v   ...                         operations is fixed. K and V rows are f32, contiguous in d.
- *
- * Arrays from the workspace are aligned to 64 bytes; k and v only to their element. Nothing
- * overlaps. n is at least 1; every lane always holds a number (unused lanes: zero queries).
- */
-
-#ifndef ATTN_SEAM_H /* attn.c and attn_simd.h both hold it */
-#define ATTN_SEAM_H
-
-#define ATTN_KERNEL_MAX_ROWS 64 /* a set's rows: a multiple of 4, at most this */
-#define ATTN_BLOCK 16           /* canonical block of keys: the maximum is decided once a block */
-#define ATTN_CHUNK 1024         /* canonical chunk of keys: a state of its own, for the tree */
-#define ATTN_THRESHOLD 16.0f    /* the maximum rises only if exceeded by more than this (log2) */
-
-#define ATTN_ALIVE_BITS 32 /* keys whose visibility to a lane is one uint32_t */
-
-/* Lanes begin..end-1 of a tile; a kernel may compute more of them (whole vectors). */
-typedef struct attn_lanes {
-    int begin, end;
-} attn_lanes;
-
-/* A kernel for few lanes takes them by fours: the first one that it computes, */
-static inline int attn_first_lane(attn_lanes lanes)
-{
-    return lanes.begin / 4 * 4;
-}
-
-/* and how many from there on. */
-static inline int attn_lane_count(attn_lanes lanes)
-{
-    return lanes.end - attn_first_lane(lanes);
-}
-
-/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
- * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
-typedef struct attn_exp {
-    float *s;
-    int n; /* keys, 1..16 */
-    const float *m;
-    float *l;
-    attn_lanes lanes; /* in the others every key is dead, or they have no query */
-    int calm;
-} attn_exp;
-
-#define ATTN_CALM 60.0f
-
-/* -0: stands for a pair that does not count, where no live number is -0. */
-#define ATTN_DEAD (-0.0f)
-
-/* Rows of K or V as they lie in memory, `stride` bytes apart: `first` of them from run[0] on, then
- * `each` from every further run on. */
-typedef struct attn_runs {
-    int dtype;
-    ptrdiff_t stride;
-    int64_t first, each;
-    const char *const *run; /* one more than there are, as a kernel may read ahead of use */
-} attn_runs;
-
-/* Memory that the next steps will read: a kernel asks for `lines` cache lines of it, evenly beside
- * its own work, and leaves `lines` at 0. Only a hint: it need not do so. */
-typedef struct attn_ahead {
-    const char *const *run; /* where the present run of rows begins, and those behind it */
-    const char *row;        /* the present one */
-    ptrdiff_t stride;       /* bytes between rows */
-    int64_t left, each_run; /* rows of this run still to be asked for; of those behind it */
-    int64_t bytes;          /* of a row that are read */
-    int64_t at;             /* of this row, asked for already */
-    int64_t lines;
-    int64_t each; /* the kernel's own: lines asked for in one go */
-} attn_ahead;
-
-/* The next line to be asked for is behind this one. */
-static inline void attn_next_line(attn_ahead *a)
-{
-    a->at += 64;
-    if (a->at < a->bytes)
-        return;
-    a->at = 0;
-    a->row += a->stride;
-    if (--a->left == 0) {
-        a->row = *++a->run;
-        a->left = a->each_run;
-    }
-}
-
-/* A product of a tile with rows of K or V: Q K^T, or P V added to o. */
-typedef struct attn_product {
-    float *to;             /* s [n][rows], or o [dim][rows] */
-    const float *by;       /* qt [dim][rows], or p [n][rows] */
-    const float *kv;       /* f32 rows of K or V, */
-    ptrdiff_t stride;      /* floats between rows; */
-    const attn_runs *runs; /* as they lie, for the kernels *_runs, which read these instead */
-    int n;                 /* keys */
-    int64_t dim;           /* head_dim, or head_dim_v */
-    float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
-    attn_lanes lanes;
-    attn_ahead *ahead; /* NULL = nothing */
-} attn_product;
-
-/* Rows of a tile, and what each pair of a key and a row stands for. */
-typedef struct attn_term {
-    const float *x; /* [n][rows] */
-    const float *b; /* [rows] attn_outer.b_stride floats apart */
-    attn_lanes lanes;
-    int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
-} attn_term;
-
-/* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
-typedef struct attn_outer {
-    float *to; /* [n][columns], begins a cache line; what fills up the last one may be written */
-    ptrdiff_t stride;
-    int n; /* keys */
-    int64_t columns;
-    const attn_term *term;
-    int count;          /* of terms */
-    ptrdiff_t b_stride; /* filled up with numbers */
-} attn_outer;
-
-/* What the rows of a tile tell of their probabilities, per lane. */
-typedef struct attn_row_stats {
-    const float *m, *r; /* p = fl(2^x * r), x = fl(s - m) */
-    float most;         /* of x */
-    const float *delta; /* sum of p * dp over the row's keys */
-} attn_row_stats;
-
-/* Philox4x32-10: two multipliers, and what each round adds to the two words of its key. */
-#define ATTN_PHILOX_ROUNDS 10
-#define ATTN_PHILOX_A 0xd2511f53u
-#define ATTN_PHILOX_B 0xcd9e8d57u
-#define ATTN_PHILOX_KEY_0 0x9e3779b9u
-#define ATTN_PHILOX_KEY_1 0xbb67ae85u
-
-/* An attn_drop is dropout of a tile. Word 0 of Philox with counter (n, pos, head, batch) decides about
- * a pair. */
-typedef struct attn_drop {
-    uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
-    uint32_t below;   /* A word below it drops its pair. */
-    uint32_t first_n; /* of the first row of p */
-    uint32_t batch;
-    const uint32_t *pos, *head; /* per lane */
-    float dead;                 /* p of a dropped pair */
-} attn_drop;
-
-/* What running_max says about a block. */
-#define ATTN_RAISED 1 /* a lane's maximum that had begun rose: o *= alpha before the block enters */
-#define ATTN_IS_CALM 2 /* attn_exp.calm holds; a kernel may always leave it out */
-
-/* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
-#define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
-#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-ATTN_API unsigned attn_cpu_features(void);
-
-/* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
- * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
- * offers them; or pass one in p.kernels and define nothing. */
-ATTN_API const attn_kernels *attn_kernels_avx2(void);
-ATTN_API const attn_kernels *attn_kernels_avx512(void);
-ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
-ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
-
-/* The same with fewer rows in a tile, for decoding and other short calls. */
-ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
-ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
-
-/* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
- * between a call and a set in tests and bench are expanded from it. */
-#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
-
-/* Those that every set has. */
-#define ATTN_SET_KERNELS(X)                                                                         \
-    /* n numbers of a 16-bit storage type as f32, and back: to nearest even, NaN (always */         \
-    /* 7fc00000) as the type's, -0 never written. */                                                \
-    X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
-    X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
-    X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
-    X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
-    /* qt[d][lane] = q[lane][d]. */                                                                 \
-    X(void, pack, (float *qt, const float *const *q, int64_t head_dim), (qt, q, head_dim))          \
-    /* to[j][lane] = fl(factor * chain), chain over d of fma(by[d][lane], kv[j*stride + d], */      \
-    /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
-    /* and factor are finite. */                                                                    \
-    X(void, qk, (const attn_product *p), (p))                                                       \
-    /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
-    X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
-    /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
-    X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
-      (s, from, factor, n))                                                                         \
-    /* s = fma(x[lane][j], factor, s); x = -inf gives -inf by selection. */                         \
-    X(void, add_rows, (float *s, const float *const *x, float factor, int n), (s, x, factor, n))    \
-    /* s = -inf where the key j is not in begin[lane]..end[lane]-1, by selection. */                \
-    X(void, clip, (float *s, int n, const int *begin, const int *end), (s, n, begin, end))          \
-    /* s = -inf, by selection, where bit k % 32 of alive[k / 32][lane] is 0, k = from + j. */       \
-    X(void, hide, (float *s, int n, const uint32_t *alive, int from), (s, n, alive, from))          \
-    /* Clears bit k % 32 of alive[k / 32 * apart] where x[k] is 0 or, if invert is 1, where it */   \
-    /* is not, for n bytes; bits of the last word behind them may be cleared, too. */               \
-    X(void, hide_bytes, (uint32_t * alive, int apart, const uint8_t *x, int n, int invert),         \
-      (alive, apart, x, n, invert))                                                                 \
-    /* Clears bit k % 32 of alive[k / 32 * apart] where ids[k] is not `own`, as hide_bytes does. */ \
-    X(void, hide_others, (uint32_t * alive, int apart, const int32_t *ids, int n, int32_t own),     \
-      (alive, apart, ids, n, own))                                                                  \
-    /* Decides the running maximum for one block (n is 1..16), whose p it does not compute: m */    \
-    /* rises to the block's maximum where it has not begun (is -inf) or is exceeded by more */      \
-    /* than ATTN_THRESHOLD. If the latter happens to a lane, ATTN_RAISED: alpha = 2^fl(old m */     \
-    /* - m) there, 1 in the others, and l *= alpha. Returns ATTN_RAISED + ATTN_IS_CALM, or 0. */    \
-    X(int, running_max, (const float *s, int n, float *m, float *l, float *alpha),                  \
-      (s, n, m, l, alpha))                                                                          \
-    /* m[lane] = maximum of m[lane] and s[..][lane], NaN ignored. */                                \
-    X(void, maximum, (const float *s, int n, float *m), (s, n, m))                                  \
-    /* s = 2^fl(s - m), `dead` where s is -inf, l += s in order; m of -inf counts as +0. */         \
-    X(void, exp_sum, (float *s, int n, float dead, const float *m, float *l), (s, n, dead, m, l))   \
-    /* What attn_exp says. */                                                                       \
-    X(void, exp_block, (const attn_exp *e), (e))                                                    \
-    /* Whether n numbers are all finite. */                                                         \
-    X(int, finite, (const float *x, int64_t n), (x, n))                                             \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
-    X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
-    /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
-    X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
-    /* to[d][lane] = chain over keys of fma(by[j][lane], kv[j*stride + d], to), in these lanes */   \
-    /* at least; to the others every key is dead, or they have no query. */                         \
-    X(void, pv, (const attn_product *p), (p))                                                       \
-    /* The same, but a key whose p is ATTN_DEAD leaves o alone by selection. */                     \
-    X(void, pv_select, (const attn_product *p), (p))                                                \
-    /* b = a + b, a the lower node, not changed; states as [m[rows], l[rows], */                    \
-    /* o[head_dim_v][rows]]. */                                                                     \
-    X(void, merge, (float *a, float *b, int64_t head_dim_v), (a, b, head_dim_v))                    \
-    /* out[lane][d] = fl(fl(o[d][lane] * r) + 0) with r = fl(fl(1 / l[lane]) * factor), +0 */       \
-    /* where l[lane] is 0; NaN as 7fc00000. */                                                      \
-    X(void, result,                                                                                 \
-      (float *const *out, const float *o, const float *l, float factor, int64_t head_dim_v),        \
-      (out, o, l, factor, head_dim_v))                                                              \
-    /* ---- gradients */                                                                            \
-    /* s becomes p of attn_row_stats, and dp becomes fl(p * fl(dp - delta[lane])); where s is */    \
-    /* -inf both become ATTN_DEAD. */                                                               \
-    X(void, gradient, (float *s, float *dp, int n, const attn_row_stats *of), (s, dp, n, of))       \
-    /* ds = fl(ds * fma(-t, t, 1)), t the tanh of softcap; ATTN_DEAD where p is. */                 \
-    X(void, softcap_gradient, (float *ds, const float *t, const float *p, int n), (ds, t, p, n))    \
-    /* to[j][d] = chain over the terms, and over the lanes of each, of fma(x[j][lane], */           \
-    /* b[lane][d], to[j][d]), for n keys j. */                                                      \
-    X(void, outer, (const attn_outer *f), (f))                                                      \
-    /* The same, but an x that is ATTN_DEAD leaves `to` alone by selection. */                      \
-    X(void, outer_select, (const attn_outer *f), (f))                                               \
-    /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                 \
-    X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
-
-/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
- * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
- * of 16. */
-#define ATTN_FEW_KERNELS(X)                                                                        \
-    X(void, qk_runs, (const attn_product *p), (p))                                                 \
-    X(void, pv_runs, (const attn_product *p), (p))
-
-#define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
-struct attn_kernels {
-    int abi;  /* ATTN_KERNEL_ABI */
-    int rows; /* query rows of a tile */
-    /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
-    int few;
-    const char *name;
-    ATTN_KERNELS(ATTN_KERNEL_MEMBER)
-};
-
-#endif /* ATTN_SEAM_H */
-
 /* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -1043,7 +1083,7 @@ static inline attn_tensor as_tensor(const attn_output *o)
 /* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest.
  *
  * A type is a row of one table. A unit is what it stores together: one number, or 32 of them with a
- * scale. Calls read and write runs of numbers, for which a kernel set may have something faster.
+ * scale. Calls read and write runs of numbers by kernels.
  */
 
 static float load_f32(const void *data, int64_t at)
@@ -1066,36 +1106,6 @@ static float load_bf16(const void *data, int64_t at)
     return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-/* Runs of what only K and V may have. Compilers vectorise loops of a constant count. */
-#define READ_FLOATS_OF_8(name)                                                                     \
-    static void read_##name(const attn_kernels *kernels, float *RESTRICT to, const void *from,     \
-                            int64_t n)                                                             \
-    {                                                                                              \
-        const uint8_t *RESTRICT x = (const uint8_t *)from;                                         \
-        int i;                                                                                     \
-        (void)kernels;                                                                             \
-        for (; n >= UNIT; n -= UNIT, to += UNIT, x += UNIT)                                        \
-            for (i = 0; i < UNIT; i++)                                                             \
-                to[i] = name##_to_f32(x[i]);                                                       \
-        for (i = 0; i < n; i++)                                                                    \
-            to[i] = name##_to_f32(x[i]);                                                           \
-    }
-READ_FLOATS_OF_8(e4m3)
-READ_FLOATS_OF_8(e5m2)
-
-#define READ_UNITS(name, type)                                                                     \
-    static void read_##name##_0(const attn_kernels *kernels, float *to, const void *from,          \
-                                int64_t n)                                                         \
-    {                                                                                              \
-        const type *unit = (const type *)from;                                                     \
-        (void)kernels;                                                                             \
-        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
-            load_##name(to, unit++);                                                               \
-    }
-READ_UNITS(q8, q8_unit)
-READ_UNITS(q5, q5_unit)
-READ_UNITS(q4, q4_unit)
-
 static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
     kernels->widen_f16(to, from, n);
@@ -1104,6 +1114,31 @@ static void read_f16(const attn_kernels *kernels, float *to, const void *from, i
 static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
     kernels->widen_bf16(to, from, n);
+}
+
+static void read_e4m3(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_e4m3(to, from, n);
+}
+
+static void read_e5m2(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_e5m2(to, from, n);
+}
+
+static void read_q8_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q8_0(to, from, n);
+}
+
+static void read_q5_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q5_0(to, from, n);
+}
+
+static void read_q4_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q4_0(to, from, n);
 }
 
 static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)
@@ -1197,6 +1232,776 @@ static inline void store_run(const attn_kernels *kernels, int dtype, void *data,
         storages[dtype].write(kernels, to, from, n);
 }
 
+/* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
+
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
+#define LANES 16
+
+static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
+{
+    attn_state one = *s;
+    one.m += row;
+    one.l += row;
+    one.o += row * head_dim_v;
+    return one;
+}
+
+/* packed_states gives the states of rows as one array has them: every m, every l, then every o. */
+static inline attn_state packed_states(float *at, int64_t rows, int64_t head_dim_v)
+{
+    const attn_state s = { rows, head_dim_v, at, at + rows, at + 2 * rows };
+    return s;
+}
+
+static inline void copy_states(const attn_state *to, const attn_state *from, int64_t rows,
+                               int64_t head_dim_v)
+{
+    memmove(to->m, from->m, (size_t)rows * sizeof *to->m);
+    memmove(to->l, from->l, (size_t)rows * sizeof *to->l);
+    memmove(to->o, from->o, (size_t)(rows * head_dim_v) * sizeof *to->o);
+}
+
+static inline void clear_states(const attn_state *s)
+{
+    int64_t row;
+    for (row = 0; row < s->num_rows; row++)
+        s->m[row] = NEG_INF;
+    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
+    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
+}
+
+static inline void add_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = to[i] + from[i];
+}
+
+static inline int is_state(const attn_state *s)
+{
+    return s && s->m && s->l && s->o &&
+           ((uintptr_t)s->m | (uintptr_t)s->l | (uintptr_t)s->o) % sizeof(float) == 0;
+}
+
+/* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
+ * or b. */
+KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
+                       const attn_state *out, int64_t head_dim_v)
+{
+    float wa[LANES], wb[LANES];
+    int64_t k;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
+        const float from = m == NEG_INF ? 0.0f : m;
+        float x = a->m[r] - from;
+        wa[r] = exp2_with(hw, x);
+        x = b->m[r] - from;
+        wb[r] = exp2_with(hw, x);
+        x = a->l[r] * wa[r];
+        out->l[r] = fma32(hw, b->l[r], wb[r], x);
+        out->m[r] = m;
+    }
+    for (k = 0; k < head_dim_v * rows; k += rows)
+        for (r = 0; r < rows; r++) {
+            const float x = a->o[k + r] * wa[r];
+            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
+        }
+}
+
+/* src/kernels.c - the portable kernels.
+ *
+ * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
+ */
+
+/* Without optimisation these loops are slower than a textbook's with it. The compiler says so in a
+ * note, because a warning would stop a build with -Werror. */
+#if defined __GNUC__ && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
+#pragma message "attn: 20 to 200 times slower without -O2; -DATTN_UNOPTIMIZED silences this note"
+#endif
+
+/* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
+#define DEAD_B 1
+#define DEAD_X 2
+
+/* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. */
+KERNEL float link(int hw, int select, float x, float b, float c)
+{
+    const float y = fma32(hw, x, b, c);
+    return select ? choose(is_dead(select == DEAD_X ? x : b), c, y) : y;
+}
+
+/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
+ * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
+ * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
+ * columns of b). Those of Q K^T begin at +0 and are multiplied by the factor behind their last step:
+ * `scaled`. */
+typedef struct chains {
+    float *c;
+    ptrdiff_t ci;
+    int64_t count; /* i = 0..count-1 */
+    const float *x;
+    ptrdiff_t xi, xt;
+    const float *b;
+    ptrdiff_t bt;
+    int64_t n;
+    float factor;
+    attn_ahead *ahead; /* NULL = nothing */
+} chains;
+
+/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+ * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
+ * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
+ * of the AVX2 FMA peak in one of them. */
+#define STRIP 8
+KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
+                    int64_t at)
+{
+    float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
+    const ptrdiff_t ci = s->ci, xi = s->xi, xt = s->xt, bt = s->bt;
+    float *const c = s->c + i * ci + at, *const upper = strips == 2 ? c + STRIP : c + 4 * ci;
+    const ptrdiff_t x_upper = strips == 2 ? 0 : 4 * xi, b_upper = strips == 2 ? STRIP : 0;
+    const float *x = s->x + i * xi, *b = s->b + at, factor = s->factor;
+    int64_t t;
+    int r;
+    for (r = 0; r < STRIP; r++) {
+        c0[r] = scaled ? 0.0f : c[r];
+        c1[r] = scaled ? 0.0f : c[r + ci];
+        c2[r] = scaled ? 0.0f : c[r + 2 * ci];
+        c3[r] = scaled ? 0.0f : c[r + 3 * ci];
+        c4[r] = scaled ? 0.0f : upper[r];
+        c5[r] = scaled ? 0.0f : upper[r + ci];
+        c6[r] = scaled ? 0.0f : upper[r + 2 * ci];
+        c7[r] = scaled ? 0.0f : upper[r + 3 * ci];
+    }
+    for (t = 0; t < s->n; t++, x += xt, b += bt) {
+        const float *const y = x + x_upper, *const d = b + b_upper;
+        const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
+        const float x4 = y[0], x5 = y[xi], x6 = y[2 * xi], x7 = y[3 * xi];
+        for (r = 0; r < STRIP; r++) {
+            c0[r] = link(hw, select, x0, b[r], c0[r]);
+            c1[r] = link(hw, select, x1, b[r], c1[r]);
+            c2[r] = link(hw, select, x2, b[r], c2[r]);
+            c3[r] = link(hw, select, x3, b[r], c3[r]);
+            c4[r] = link(hw, select, x4, d[r], c4[r]);
+            c5[r] = link(hw, select, x5, d[r], c5[r]);
+            c6[r] = link(hw, select, x6, d[r], c6[r]);
+            c7[r] = link(hw, select, x7, d[r], c7[r]);
+        }
+    }
+    for (r = 0; r < STRIP; r++) {
+        c[r] = scaled ? c0[r] * factor : c0[r];
+        c[r + ci] = scaled ? c1[r] * factor : c1[r];
+        c[r + 2 * ci] = scaled ? c2[r] * factor : c2[r];
+        c[r + 3 * ci] = scaled ? c3[r] * factor : c3[r];
+        upper[r] = scaled ? c4[r] * factor : c4[r];
+        upper[r + ci] = scaled ? c5[r] * factor : c5[r];
+        upper[r + 2 * ci] = scaled ? c6[r] * factor : c6[r];
+        upper[r + 3 * ci] = scaled ? c7[r] * factor : c7[r];
+    }
+}
+
+/* One chain: what is left over. */
+KERNEL void chain(int hw, int select, int scaled, const chains *s, int64_t i, int64_t at)
+{
+    float c0[STRIP], *const c = s->c + i * s->ci + at;
+    const float *x = s->x + i * s->xi, *b = s->b + at, factor = s->factor;
+    int64_t t;
+    int r;
+    for (r = 0; r < STRIP; r++)
+        c0[r] = scaled ? 0.0f : c[r];
+    for (t = 0; t < s->n; t++, x += s->xt, b += s->bt)
+        for (r = 0; r < STRIP; r++)
+            c0[r] = link(hw, select, x[0], b[r], c0[r]);
+    for (r = 0; r < STRIP; r++)
+        c[r] = scaled ? c0[r] * factor : c0[r];
+}
+
+/* ask_ahead asks for `lines` lines at most. Products do so between groups of chains: if all were asked
+ * for at once, the products would wait for them (this saves 13 to 20 % of the time of decoding from memory). */
+static void ask_ahead(attn_ahead *a, int64_t lines)
+{
+    for (; a && lines > 0 && a->lines > 0; lines--, a->lines--) {
+        PREFETCH(a->row + a->at);
+        attn_next_line(a);
+    }
+}
+
+/* All of them in lanes begin..end-1. fma_soft is too slow for loads to matter, and large: with it there
+ * is one form. */
+KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
+{
+    const int64_t each = s->ahead ? s->ahead->lines * 4 / s->count + 1 : 0;
+    int64_t i, at, strip, next;
+    for (at = begin / STRIP * STRIP; at < end; at = next) {
+        i = 0;
+        next = at + (hw && at + STRIP < end ? 2 * STRIP : STRIP);
+        if (hw && next - at == 2 * STRIP)
+            for (; i + 4 <= s->count; i += 4) {
+                ask_ahead(s->ahead, each);
+                chains8(hw, select, scaled, 2, s, i, at);
+            }
+        else
+            for (; i + 8 <= s->count; i += 8) {
+                ask_ahead(s->ahead, 2 * each);
+                chains8(hw, select, scaled, 1, s, i, at);
+            }
+        for (; i < s->count; i++)
+            for (strip = at; strip < next; strip += STRIP)
+                chain(hw, select, scaled, s, i, strip);
+    }
+    ask_ahead(s->ahead, INT64_MAX);
+}
+
+/* gcc vectorises a loop at -O2 only if its count is a constant, and if nothing that it writes can be
+ * what it reads. So kernels go by PIECE numbers or by the lanes of a row, and pointers are RESTRICT. */
+#define PIECE 32 /* clang takes a loop of 16 apart before it vectorises. */
+
+KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from, int64_t n)
+{
+    int64_t d;
+    int i;
+    for (d = 0; d + PIECE <= n; d += PIECE)
+        for (i = 0; i < PIECE; i++)
+            to[d + i] = load(from[d + i]);
+    for (; d < n; d++)
+        to[d] = load(from[d]);
+}
+
+#define WIDEN_FLOATS_OF_8(name)                                                                    \
+    KERNEL void widen_##name##_body(int hw, float *RESTRICT to, const uint8_t *RESTRICT from,      \
+                                    int64_t n)                                                     \
+    {                                                                                              \
+        int i;                                                                                     \
+        (void)hw;                                                                                  \
+        for (; n >= PIECE; n -= PIECE, to += PIECE, from += PIECE)                                 \
+            for (i = 0; i < PIECE; i++)                                                            \
+                to[i] = name##_to_f32(from[i]);                                                    \
+        for (i = 0; i < n; i++)                                                                    \
+            to[i] = name##_to_f32(from[i]);                                                        \
+    }
+WIDEN_FLOATS_OF_8(e4m3)
+WIDEN_FLOATS_OF_8(e5m2)
+
+#define WIDEN_UNITS(name)                                                                          \
+    KERNEL void widen_##name##_0_body(int hw, float *to, const uint8_t *from, int64_t n)           \
+    {                                                                                              \
+        const name##_unit *unit = (const name##_unit *)(const void *)from;                         \
+        (void)hw;                                                                                  \
+        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
+            load_##name(to, unit++);                                                               \
+    }
+WIDEN_UNITS(q8)
+WIDEN_UNITS(q5)
+WIDEN_UNITS(q4)
+
+#if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
+/* By vcvtph2ps, which makes a signalling NaN quiet. */
+FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
+{
+    typedef short halves __attribute__((vector_size(16)));
+    typedef float floats __attribute__((vector_size(32)));
+    halves h;
+    floats x;
+    int64_t d;
+    for (d = 0; d + 8 <= n; d += 8) {
+        memcpy(&h, from + d, sizeof h);
+        x = __builtin_ia32_vcvtph2ps256(h);
+        memcpy(to + d, &x, sizeof x);
+    }
+    for (; d < n; d++)
+        to[d] = f16_to_f32(from[d]);
+}
+#else
+#define widen_f16_hard(to, from, n) widen_body(f16_to_f32, to, from, n)
+#endif
+
+/* Rounding may make a new -0, which no output holds. */
+KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *from, int64_t n)
+{
+    int64_t d;
+    for (d = 0; d < n; d++) {
+        to[d] = store(from[d]);
+        to[d] = to[d] == 0x8000u ? 0 : to[d];
+    }
+}
+
+KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim)
+{
+    int64_t d;
+    int r;
+    (void)hw;
+    for (r = 0; r < LANES; r++)
+        for (d = 0; d < head_dim; d++)
+            qt[d * LANES + r] = q[r][d];
+}
+
+KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < LANES; r++) {
+            float x = s[r] * icap2;
+            x = tanh_with(hw, x);
+            s[r] = cap2 * x;
+        }
+    }
+}
+
+KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
+                               const float *RESTRICT factor, int n)
+{
+    int j, r;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++) {
+            const float distance = (float)(from[r] - j);
+            s[r] = fma32(hw, float_of(bits_of(distance) & 0x7fffffffu), factor[r], s[r]);
+        }
+}
+
+/* A block of x is turned first: gcc otherwise loads the number of each lane alone. */
+KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
+{
+    float turned[ATTN_BLOCK][LANES];
+    int j, k, r;
+    for (j = 0; j < n; j += ATTN_BLOCK) {
+        const int keys = n - j < ATTN_BLOCK ? n - j : ATTN_BLOCK;
+        for (r = 0; r < LANES; r++)
+            for (k = 0; k < keys; k++)
+                turned[k][r] = x[r][j + k];
+        for (k = 0; k < keys; k++, s += LANES) {
+            for (r = 0; r < LANES; r++) {
+                const float b = turned[k][r], y = fma32(hw, b, factor, s[r]);
+                s[r] = choose(b == NEG_INF, NEG_INF, y);
+            }
+        }
+    }
+}
+
+/* The running maximum is the second operand, so that a NaN in s leaves it alone. */
+KERNEL void maximum_body(int hw, const float *s, int n, float *m)
+{
+    float top[LANES];
+    int j, r;
+    (void)hw;
+    memcpy(top, m, sizeof top);
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            top[r] = s[r] > top[r] ? s[r] : top[r];
+    memcpy(m, top, sizeof top);
+}
+
+/* Exponentials of one strip. */
+KERNEL void exp_strip(int hw, float *RESTRICT s, int n, float dead, const float *RESTRICT m,
+                      float *RESTRICT l)
+{
+    float from[STRIP], sum[STRIP];
+    int j, r;
+    for (r = 0; r < STRIP; r++) {
+        from[r] = m[r] == NEG_INF ? 0.0f : m[r];
+        sum[r] = l[r];
+    }
+    for (j = 0; j < n; j++, s += LANES) {
+        for (r = 0; r < STRIP; r++) {
+            float p = s[r] - from[r];
+            p = exp2_with(hw, p); /* +0 for a dead key */
+            sum[r] = sum[r] + p;
+            s[r] = s[r] == NEG_INF ? dead : p;
+        }
+    }
+    memcpy(l, sum, sizeof sum);
+}
+
+KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, float *l)
+{
+    int at;
+    for (at = 0; at < LANES; at += STRIP)
+        exp_strip(hw, s + at, n, dead, m + at, l + at);
+}
+
+KERNEL void exp_block_body(int hw, const attn_exp *e)
+{
+    int at;
+    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
+        exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
+}
+
+KERNEL int finite_body(int hw, const float *x, int64_t n)
+{
+    uint32_t wrong[PIECE] = { 0 }, any = 0;
+    int64_t k;
+    int i;
+    (void)hw;
+    for (k = 0; k + PIECE <= n; k += PIECE)
+        for (i = 0; i < PIECE; i++)
+            wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
+    for (; k < n; k++)
+        any |= !is_finite(x[k]);
+    for (i = 0; i < PIECE; i++)
+        any |= wrong[i];
+    return !any;
+}
+
+KERNEL void qk_body(int hw, const attn_product *p)
+{
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->n,
+                       .x = p->kv,
+                       .xi = p->stride,
+                       .xt = 1,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->dim,
+                       .factor = p->factor,
+                       .ahead = p->ahead };
+    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c); /* for the other lanes */
+    all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
+}
+
+KERNEL void add_values_body(int hw, int select, const attn_product *p)
+{
+    const chains s = { .c = p->to,
+                       .ci = LANES,
+                       .count = p->dim,
+                       .x = p->kv,
+                       .xi = 1,
+                       .xt = p->stride,
+                       .b = p->by,
+                       .bt = LANES,
+                       .n = p->n,
+                       .ahead = p->ahead };
+    all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
+}
+
+static void add_values_soft(const attn_product *p)
+{
+    add_values_body(0, 0, p);
+}
+
+#if FMA_BASE || defined FMA_SECOND_BUILD
+/* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
+ * that of chains. A step is short enough to ask for memory between steps. */
+#define FEW_LANES 4
+#define COLUMNS (2 * STRIP)
+#define COLUMN_STEP 32 /* keys */
+FMA_TARGET static void add_columns(const attn_product *p)
+{
+    const int64_t steps = (p->n + COLUMN_STEP - 1) / COLUMN_STEP * p->dim / COLUMNS;
+    const int64_t each = p->ahead ? p->ahead->lines / steps + 1 : 0;
+    const int at = attn_first_lane(p->lanes);
+    float c[FEW_LANES][COLUMNS];
+    int64_t d, j;
+    int i, r;
+    for (d = 0; d < p->dim; d += COLUMNS) {
+        float *const o = p->to + d * LANES + at;
+        for (i = 0; i < COLUMNS; i++)
+            for (r = 0; r < FEW_LANES; r++)
+                c[r][i] = o[i * LANES + r];
+        for (j = 0; j < p->n; j += COLUMN_STEP) {
+            const chains s = { .c = *c,
+                               .ci = COLUMNS,
+                               .x = p->by + j * LANES + at,
+                               .xi = 1,
+                               .xt = LANES,
+                               .b = p->kv + j * p->stride + d,
+                               .bt = p->stride,
+                               .n = p->n - j < COLUMN_STEP ? p->n - j : COLUMN_STEP };
+            ask_ahead(p->ahead, each);
+            chains8(1, 0, 0, 2, &s, 0, 0);
+        }
+        for (i = 0; i < COLUMNS; i++)
+            for (r = 0; r < FEW_LANES; r++)
+                o[i * LANES + r] = c[r][i];
+    }
+    ask_ahead(p->ahead, INT64_MAX);
+}
+
+/* All ways are functions, so that a call without -O2 holds the stack of one. */
+FMA_TARGET static void add_lanes(const attn_product *p)
+{
+    add_values_body(1, 0, p);
+}
+
+FMA_TARGET static void add_values_hard(const attn_product *p)
+{
+    if (attn_lane_count(p->lanes) <= FEW_LANES && p->dim % COLUMNS == 0)
+        add_columns(p);
+    else
+        add_lanes(p);
+}
+#else
+#define add_values_hard add_values_soft
+#endif
+
+KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
+{
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
+}
+
+KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
+{
+    int j, r;
+    (void)hw;
+    for (j = from; j < from + n; j++, s += LANES) {
+        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * LANES;
+        const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
+        for (r = 0; r < LANES; r++)
+            s[r] = choose((words[r] & bit) != 0, s[r], NEG_INF);
+    }
+}
+
+/* nonzero_bits tells which of eight bytes are not 0. The bytes of the factor lie in memory as those of
+ * x do, so that the order of bytes in a word does not matter. */
+static uint32_t nonzero_bits(const uint8_t *bytes)
+{
+    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
+    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t x, factor;
+    memcpy(&x, bytes, sizeof x);
+    memcpy(&factor, gather, sizeof factor);
+    x = (((x & low) + low) | x) >> 7 & UINT64_C(0x0101010101010101);
+    return (uint32_t)((x * factor) >> 56);
+}
+
+OWN_FRAME static void hide_bytes(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
+{
+    const uint32_t flip = invert ? 0 : 0xff;
+    uint8_t rest[8] = { 0 };
+    int k;
+    for (k = 0; k + 8 <= n; k += 8)
+        alive[k / ATTN_ALIVE_BITS * apart] &=
+            ~((nonzero_bits(x + k) ^ flip) << k % ATTN_ALIVE_BITS);
+    if (k == n)
+        return;
+    memcpy(rest, x + k, (size_t)(n - k));
+    alive[k / ATTN_ALIVE_BITS * apart] &= ~((nonzero_bits(rest) ^ flip) << k % ATTN_ALIVE_BITS);
+}
+
+/* The last key comes first: clang shifts vectors by multiplying floats, which may raise a flag. */
+OWN_FRAME static void hide_others(uint32_t *alive, int apart, const int32_t *ids, int n,
+                                  int32_t own)
+{
+    int k, i;
+    for (k = 0; k < n; k += ATTN_ALIVE_BITS, alive += apart) {
+        uint32_t same = 0;
+        for (i = n - k < ATTN_ALIVE_BITS ? n - 1 : k + ATTN_ALIVE_BITS - 1; i >= k; i--)
+            same = same << 1 | (ids[i] == own);
+        *alive &= same;
+    }
+}
+
+KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
+{
+    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, p += LANES) {
+        for (r = 0; r < LANES; r++) {
+            c0[r] = of->first_n + (uint32_t)j;
+            c1[r] = of->pos[r];
+            c2[r] = of->head[r];
+            c3[r] = of->batch;
+        }
+        philox(of, LANES, c0, c1, c2, c3);
+        for (r = 0; r < LANES; r++)
+            p[r] = c0[r] < of->below ? of->dead : p[r];
+    }
+}
+
+/* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
+KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
+{
+    float highest[LANES], old[LANES];
+    int r, raised = 0;
+    for (r = 0; r < LANES; r++)
+        highest[r] = NEG_INF;
+    maximum_body(hw, s, n, highest);
+    memcpy(old, m, sizeof old);
+    for (r = 0; r < LANES; r++) {
+        const float limit = old[r] + ATTN_THRESHOLD;
+        const int begun = old[r] > NEG_INF;
+        const int up = begun & (highest[r] > limit);
+        raised |= up;
+        m[r] = (up | !begun) ? highest[r] : old[r];
+    }
+    for (r = 0; r < LANES && raised; r++) {
+        float a = old[r] > NEG_INF && m[r] > old[r] ? old[r] - m[r] : 0.0f;
+        a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
+        l[r] = l[r] * a;
+        alpha[r] = a;
+    }
+    return raised ? ATTN_RAISED : 0;
+}
+
+KERNEL void rescale_body(int hw, float *RESTRICT x, const float *RESTRICT alpha, int64_t count)
+{
+    int64_t k;
+    int r;
+    (void)hw;
+    for (k = 0; k < count; k++, x += LANES)
+        for (r = 0; r < LANES; r++)
+            x[r] = x[r] * alpha[r];
+}
+
+/* A tile's state, [m rows][l rows][o], seen as an attn_state. */
+static attn_state state_view(float *state, int rows)
+{
+    attn_state view;
+    view.num_rows = rows;
+    view.head_dim_v = 0;
+    view.m = state;
+    view.l = state + rows;
+    view.o = state + 2 * rows;
+    return view;
+}
+
+KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
+                        int64_t head_dim_v)
+{
+    float inverse[LANES], x[LANES];
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        /* A sum, as clang divides before it selects: 1 / 0 would raise a flag. */
+        inverse[r] = 1.0f / (l[r] + (float)(l[r] == 0.0f));
+        inverse[r] = inverse[r] * factor;
+    }
+    for (d = 0; d < head_dim_v; d++, o += rows) {
+        for (r = 0; r < rows; r++) {
+            float y = o[r] * inverse[r];
+            y = y + 0.0f; /* -0 becomes +0 */
+            y = choose(is_nan(y), float_of(CANONICAL_NAN), y);
+            x[r] = choose(l[r] == 0.0f, 0.0f, y);
+        }
+        for (r = 0; r < rows; r++)
+            out[r][d] = x[r];
+    }
+}
+
+KERNEL void gradient_body(int hw, float *RESTRICT s, float *RESTRICT dp, int n,
+                          const attn_row_stats *of)
+{
+    float m[LANES], factor[LANES], less[LANES];
+    const float most = of->most;
+    int j, r;
+    memcpy(m, of->m, sizeof m);
+    memcpy(factor, of->r, sizeof factor);
+    memcpy(less, of->delta, sizeof less);
+    for (j = 0; j < n; j++, s += LANES, dp += LANES) {
+        for (r = 0; r < LANES; r++) {
+            const int dead = s[r] == NEG_INF;
+            float p = s[r] - m[r], ds = dp[r] - less[r];
+            p = p > most ? most : p;
+            p = exp2_with(hw, p);
+            p = p * factor[r];
+            ds = p * ds;
+            s[r] = choose(dead, ATTN_DEAD, p);
+            dp[r] = choose(dead, ATTN_DEAD, ds);
+        }
+    }
+}
+
+KERNEL void softcap_gradient_body(int hw, float *RESTRICT ds, const float *RESTRICT t,
+                                  const float *RESTRICT p, int n)
+{
+    int j, r;
+    for (j = 0; j < n; j++, ds += LANES, t += LANES, p += LANES) {
+        for (r = 0; r < LANES; r++) {
+            float x = fma32(hw, -t[r], t[r], 1.0f);
+            x = ds[r] * x;
+            ds[r] = choose(is_dead(p[r]), ATTN_DEAD, x);
+        }
+    }
+}
+
+KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
+{
+    int g;
+    for (g = 0; g < f->count; g++) {
+        const attn_term *term = &f->term[g];
+        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
+        const chains s = { .c = f->to + term->begin * f->stride,
+                           .ci = f->stride,
+                           .count = end - term->begin,
+                           .x = term->x + term->begin * LANES + first,
+                           .xi = LANES,
+                           .xt = 1,
+                           .b = term->b + first * f->b_stride,
+                           .bt = f->b_stride,
+                           .n = term->lanes.end - first };
+        all_chains(hw, select, 0, &s, 0, f->columns);
+    }
+}
+
+KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t dim)
+{
+    float sum[LANES] = { 0 };
+    int64_t d;
+    int r;
+    for (d = 0; d < dim; d++, a += LANES, b += LANES)
+        for (r = 0; r < LANES; r++)
+            sum[r] = fma32(hw, a[r], b[r], sum[r]);
+    memcpy(to, sum, sizeof sum);
+}
+
+KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
+{
+    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
+    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
+}
+
+/* ---- the tables */
+
+/* Bodies that several kernels share. */
+#define widen_f16_body(hw, to, from, n)                                                            \
+    (hw ? widen_f16_hard(to, from, n) : widen_body(f16_to_f32, to, from, n))
+#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
+#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
+#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
+#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
+#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
+#define hide_bytes_body(hw, alive, apart, x, n, invert) hide_bytes(alive, apart, x, n, invert)
+#define hide_others_body(hw, alive, apart, ids, n, own) hide_others(alive, apart, ids, n, own)
+#define outer_body(hw, f) sum_rows_body(hw, 0, f)
+#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
+
+/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
+#define RETURN_void
+#define RETURN_int return
+#define OPEN(...) __VA_ARGS__
+#define CALL(function, ...) function(__VA_ARGS__)
+#define PORTABLE_TABLE(title, ENTRY)                                                               \
+    {                                                                                              \
+        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
+    }
+
+#define PORTABLE(result, name, parameters, arguments)                                              \
+    static result name##_portable parameters                                                       \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
+    }
+#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
+ATTN_SET_KERNELS(PORTABLE)
+static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
+
+#ifdef FMA_SECOND_BUILD
+#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
+    FMA_TARGET static result name##_portable_fma parameters                                        \
+    {                                                                                              \
+        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
+    }
+#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
+ATTN_SET_KERNELS(PORTABLE_FMA)
+static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
+#endif
+
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
@@ -1257,7 +2062,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
             for (d = 0; d < each; d++)
                 x[d] = from->load(src, i + d);
         else
-            from->read(NULL, x, (const char *)src + bytes_between(src_dtype, i), each);
+            from->read(&kernels_portable, x, (const char *)src + bytes_between(src_dtype, i), each);
         for (d = 0; d < each; d += to->unit)
             stores[dst_dtype](dst, i + d, x + d);
     }
@@ -2237,783 +3042,6 @@ COLD static call_axes axes_in_use(const attn_params *p)
     x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
     return x;
 }
-
-/* src/philox.c - Philox4x32-10: a random number for each counter, without a state.
- *
- * Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; 2011.
- */
-
-/* begin_philox sets the key of each round. */
-static void begin_philox(attn_drop *d, uint64_t seed)
-{
-    int i;
-    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        d->round_keys[i][0] = (uint32_t)seed + (uint32_t)i * ATTN_PHILOX_KEY_0;
-        d->round_keys[i][1] = (uint32_t)(seed >> 32) + (uint32_t)i * ATTN_PHILOX_KEY_1;
-    }
-}
-
-/* philox turns `count` counters c0 to c3 into random words; a constant count lets a compiler use
- * vectors. */
-KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, uint32_t *c2,
-                   uint32_t *c3)
-{
-    int i, r;
-    for (i = 0; i < ATTN_PHILOX_ROUNDS; i++) {
-        const uint32_t k0 = d->round_keys[i][0], k1 = d->round_keys[i][1];
-        for (r = 0; r < count; r++) {
-            const uint64_t a = (uint64_t)ATTN_PHILOX_A * c0[r];
-            const uint64_t b = (uint64_t)ATTN_PHILOX_B * c2[r];
-            c0[r] = (uint32_t)(b >> 32) ^ c1[r] ^ k0;
-            c1[r] = (uint32_t)b;
-            c2[r] = (uint32_t)(a >> 32) ^ c3[r] ^ k1;
-            c3[r] = (uint32_t)a;
-        }
-    }
-}
-
-/* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
-
-/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
-#define LANES 16
-
-static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
-{
-    attn_state one = *s;
-    one.m += row;
-    one.l += row;
-    one.o += row * head_dim_v;
-    return one;
-}
-
-/* packed_states gives the states of rows as one array has them: every m, every l, then every o. */
-static inline attn_state packed_states(float *at, int64_t rows, int64_t head_dim_v)
-{
-    const attn_state s = { rows, head_dim_v, at, at + rows, at + 2 * rows };
-    return s;
-}
-
-static inline void copy_states(const attn_state *to, const attn_state *from, int64_t rows,
-                               int64_t head_dim_v)
-{
-    memmove(to->m, from->m, (size_t)rows * sizeof *to->m);
-    memmove(to->l, from->l, (size_t)rows * sizeof *to->l);
-    memmove(to->o, from->o, (size_t)(rows * head_dim_v) * sizeof *to->o);
-}
-
-static inline void clear_states(const attn_state *s)
-{
-    int64_t row;
-    for (row = 0; row < s->num_rows; row++)
-        s->m[row] = NEG_INF;
-    memset(s->l, 0, (size_t)s->num_rows * sizeof *s->l);
-    memset(s->o, 0, (size_t)(s->num_rows * s->head_dim_v) * sizeof *s->o);
-}
-
-static inline void add_floats(float *to, const float *from, int64_t count)
-{
-    int64_t i;
-    for (i = 0; i < count; i++)
-        to[i] = to[i] + from[i];
-}
-
-static inline int is_state(const attn_state *s)
-{
-    return s && s->m && s->l && s->o &&
-           ((uintptr_t)s->m | (uintptr_t)s->l | (uintptr_t)s->o) % sizeof(float) == 0;
-}
-
-/* merge_rows computes out = a + b for up to LANES rows; o is [head_dim_v][rows], and out may be a
- * or b. */
-KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *b,
-                       const attn_state *out, int64_t head_dim_v)
-{
-    float wa[LANES], wb[LANES];
-    int64_t k;
-    int r;
-    for (r = 0; r < rows; r++) {
-        const float m = a->m[r] > b->m[r] ? a->m[r] : b->m[r];
-        const float from = m == NEG_INF ? 0.0f : m;
-        float x = a->m[r] - from;
-        wa[r] = exp2_with(hw, x);
-        x = b->m[r] - from;
-        wb[r] = exp2_with(hw, x);
-        x = a->l[r] * wa[r];
-        out->l[r] = fma32(hw, b->l[r], wb[r], x);
-        out->m[r] = m;
-    }
-    for (k = 0; k < head_dim_v * rows; k += rows)
-        for (r = 0; r < rows; r++) {
-            const float x = a->o[k + r] * wa[r];
-            out->o[k + r] = fma32(hw, b->o[k + r], wb[r], x);
-        }
-}
-
-/* src/kernels.c - the portable kernels.
- *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
- * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
- */
-
-/* Without optimisation these loops are slower than a textbook's with it. The compiler says so in a
- * note, because a warning would stop a build with -Werror. */
-#if defined __GNUC__ && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
-#pragma message "attn: 20 to 200 times slower without -O2; -DATTN_UNOPTIMIZED silences this note"
-#endif
-
-/* What is dead in a product that leaves dead pairs out: b of a lane, or x for all lanes. */
-#define DEAD_B 1
-#define DEAD_X 2
-
-/* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. */
-KERNEL float link(int hw, int select, float x, float b, float c)
-{
-    const float y = fma32(hw, x, b, c);
-    return select ? choose(is_dead(select == DEAD_X ? x : b), c, y) : y;
-}
-
-/* Chains: c[i*ci + lane] = fma(x[i*xi + t*xt], b[t*bt + lane], c[i*ci + lane]), t = 0..n-1. All
- * matrix products are that: for Q K^T t runs over head_dim (xi = stride, xt = 1, b = qt), for P V
- * over keys (xi = 1, xt = stride, b = p), for `outer` over rows (xi = LANES, xt = 1, its lanes are
- * columns of b). Those of Q K^T begin at +0 and are multiplied by the factor behind their last step:
- * `scaled`. */
-typedef struct chains {
-    float *c;
-    ptrdiff_t ci;
-    int64_t count; /* i = 0..count-1 */
-    const float *x;
-    ptrdiff_t xi, xt;
-    const float *b;
-    ptrdiff_t bt;
-    int64_t n;
-    float factor;
-    attn_ahead *ahead; /* NULL = nothing */
-} chains;
-
-/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
- * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
- * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
- * of the AVX2 FMA peak in one of them. */
-#define STRIP 8
-KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
-                    int64_t at)
-{
-    float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
-    const ptrdiff_t ci = s->ci, xi = s->xi, xt = s->xt, bt = s->bt;
-    float *const c = s->c + i * ci + at, *const upper = strips == 2 ? c + STRIP : c + 4 * ci;
-    const ptrdiff_t x_upper = strips == 2 ? 0 : 4 * xi, b_upper = strips == 2 ? STRIP : 0;
-    const float *x = s->x + i * xi, *b = s->b + at, factor = s->factor;
-    int64_t t;
-    int r;
-    for (r = 0; r < STRIP; r++) {
-        c0[r] = scaled ? 0.0f : c[r];
-        c1[r] = scaled ? 0.0f : c[r + ci];
-        c2[r] = scaled ? 0.0f : c[r + 2 * ci];
-        c3[r] = scaled ? 0.0f : c[r + 3 * ci];
-        c4[r] = scaled ? 0.0f : upper[r];
-        c5[r] = scaled ? 0.0f : upper[r + ci];
-        c6[r] = scaled ? 0.0f : upper[r + 2 * ci];
-        c7[r] = scaled ? 0.0f : upper[r + 3 * ci];
-    }
-    for (t = 0; t < s->n; t++, x += xt, b += bt) {
-        const float *const y = x + x_upper, *const d = b + b_upper;
-        const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
-        const float x4 = y[0], x5 = y[xi], x6 = y[2 * xi], x7 = y[3 * xi];
-        for (r = 0; r < STRIP; r++) {
-            c0[r] = link(hw, select, x0, b[r], c0[r]);
-            c1[r] = link(hw, select, x1, b[r], c1[r]);
-            c2[r] = link(hw, select, x2, b[r], c2[r]);
-            c3[r] = link(hw, select, x3, b[r], c3[r]);
-            c4[r] = link(hw, select, x4, d[r], c4[r]);
-            c5[r] = link(hw, select, x5, d[r], c5[r]);
-            c6[r] = link(hw, select, x6, d[r], c6[r]);
-            c7[r] = link(hw, select, x7, d[r], c7[r]);
-        }
-    }
-    for (r = 0; r < STRIP; r++) {
-        c[r] = scaled ? c0[r] * factor : c0[r];
-        c[r + ci] = scaled ? c1[r] * factor : c1[r];
-        c[r + 2 * ci] = scaled ? c2[r] * factor : c2[r];
-        c[r + 3 * ci] = scaled ? c3[r] * factor : c3[r];
-        upper[r] = scaled ? c4[r] * factor : c4[r];
-        upper[r + ci] = scaled ? c5[r] * factor : c5[r];
-        upper[r + 2 * ci] = scaled ? c6[r] * factor : c6[r];
-        upper[r + 3 * ci] = scaled ? c7[r] * factor : c7[r];
-    }
-}
-
-/* One chain: what is left over. */
-KERNEL void chain(int hw, int select, int scaled, const chains *s, int64_t i, int64_t at)
-{
-    float c0[STRIP], *const c = s->c + i * s->ci + at;
-    const float *x = s->x + i * s->xi, *b = s->b + at, factor = s->factor;
-    int64_t t;
-    int r;
-    for (r = 0; r < STRIP; r++)
-        c0[r] = scaled ? 0.0f : c[r];
-    for (t = 0; t < s->n; t++, x += s->xt, b += s->bt)
-        for (r = 0; r < STRIP; r++)
-            c0[r] = link(hw, select, x[0], b[r], c0[r]);
-    for (r = 0; r < STRIP; r++)
-        c[r] = scaled ? c0[r] * factor : c0[r];
-}
-
-/* ask_ahead asks for `lines` lines at most. Products do so between groups of chains: if all were asked
- * for at once, the products would wait for them (this saves 13 to 20 % of the time of decoding from memory). */
-static void ask_ahead(attn_ahead *a, int64_t lines)
-{
-    for (; a && lines > 0 && a->lines > 0; lines--, a->lines--) {
-        PREFETCH(a->row + a->at);
-        attn_next_line(a);
-    }
-}
-
-/* All of them in lanes begin..end-1. fma_soft is too slow for loads to matter, and large: with it there
- * is one form. */
-KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
-{
-    const int64_t each = s->ahead ? s->ahead->lines * 4 / s->count + 1 : 0;
-    int64_t i, at, strip, next;
-    for (at = begin / STRIP * STRIP; at < end; at = next) {
-        i = 0;
-        next = at + (hw && at + STRIP < end ? 2 * STRIP : STRIP);
-        if (hw && next - at == 2 * STRIP)
-            for (; i + 4 <= s->count; i += 4) {
-                ask_ahead(s->ahead, each);
-                chains8(hw, select, scaled, 2, s, i, at);
-            }
-        else
-            for (; i + 8 <= s->count; i += 8) {
-                ask_ahead(s->ahead, 2 * each);
-                chains8(hw, select, scaled, 1, s, i, at);
-            }
-        for (; i < s->count; i++)
-            for (strip = at; strip < next; strip += STRIP)
-                chain(hw, select, scaled, s, i, strip);
-    }
-    ask_ahead(s->ahead, INT64_MAX);
-}
-
-/* gcc vectorises a loop at -O2 only if its count is a constant, and if nothing that it writes can be
- * what it reads. So kernels go by PIECE numbers or by the lanes of a row, and pointers are RESTRICT. */
-#define PIECE 32 /* clang takes a loop of 16 apart before it vectorises. */
-
-KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from, int64_t n)
-{
-    int64_t d;
-    int i;
-    for (d = 0; d + PIECE <= n; d += PIECE)
-        for (i = 0; i < PIECE; i++)
-            to[d + i] = load(from[d + i]);
-    for (; d < n; d++)
-        to[d] = load(from[d]);
-}
-
-#if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
-/* By vcvtph2ps, which makes a signalling NaN quiet. */
-FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
-{
-    typedef short halves __attribute__((vector_size(16)));
-    typedef float floats __attribute__((vector_size(32)));
-    halves h;
-    floats x;
-    int64_t d;
-    for (d = 0; d + 8 <= n; d += 8) {
-        memcpy(&h, from + d, sizeof h);
-        x = __builtin_ia32_vcvtph2ps256(h);
-        memcpy(to + d, &x, sizeof x);
-    }
-    for (; d < n; d++)
-        to[d] = f16_to_f32(from[d]);
-}
-#else
-#define widen_f16_hard(to, from, n) widen_body(f16_to_f32, to, from, n)
-#endif
-
-/* Rounding may make a new -0, which no output holds. */
-KERNEL void narrow_body(uint16_t (*store)(float), uint16_t *to, const float *from, int64_t n)
-{
-    int64_t d;
-    for (d = 0; d < n; d++) {
-        to[d] = store(from[d]);
-        to[d] = to[d] == 0x8000u ? 0 : to[d];
-    }
-}
-
-KERNEL void pack_body(int hw, float *qt, const float *const *q, int64_t head_dim)
-{
-    int64_t d;
-    int r;
-    (void)hw;
-    for (r = 0; r < LANES; r++)
-        for (d = 0; d < head_dim; d++)
-            qt[d * LANES + r] = q[r][d];
-}
-
-KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
-{
-    int j, r;
-    for (j = 0; j < n; j++, s += LANES) {
-        for (r = 0; r < LANES; r++) {
-            float x = s[r] * icap2;
-            x = tanh_with(hw, x);
-            s[r] = cap2 * x;
-        }
-    }
-}
-
-KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
-                               const float *RESTRICT factor, int n)
-{
-    int j, r;
-    for (j = 0; j < n; j++, s += LANES)
-        for (r = 0; r < LANES; r++) {
-            const float distance = (float)(from[r] - j);
-            s[r] = fma32(hw, float_of(bits_of(distance) & 0x7fffffffu), factor[r], s[r]);
-        }
-}
-
-/* A block of x is turned first: gcc otherwise loads the number of each lane alone. */
-KERNEL void add_rows_body(int hw, float *RESTRICT s, const float *const *x, float factor, int n)
-{
-    float turned[ATTN_BLOCK][LANES];
-    int j, k, r;
-    for (j = 0; j < n; j += ATTN_BLOCK) {
-        const int keys = n - j < ATTN_BLOCK ? n - j : ATTN_BLOCK;
-        for (r = 0; r < LANES; r++)
-            for (k = 0; k < keys; k++)
-                turned[k][r] = x[r][j + k];
-        for (k = 0; k < keys; k++, s += LANES) {
-            for (r = 0; r < LANES; r++) {
-                const float b = turned[k][r], y = fma32(hw, b, factor, s[r]);
-                s[r] = choose(b == NEG_INF, NEG_INF, y);
-            }
-        }
-    }
-}
-
-/* The running maximum is the second operand, so that a NaN in s leaves it alone. */
-KERNEL void maximum_body(int hw, const float *s, int n, float *m)
-{
-    float top[LANES];
-    int j, r;
-    (void)hw;
-    memcpy(top, m, sizeof top);
-    for (j = 0; j < n; j++, s += LANES)
-        for (r = 0; r < LANES; r++)
-            top[r] = s[r] > top[r] ? s[r] : top[r];
-    memcpy(m, top, sizeof top);
-}
-
-/* Exponentials of one strip. */
-KERNEL void exp_strip(int hw, float *RESTRICT s, int n, float dead, const float *RESTRICT m,
-                      float *RESTRICT l)
-{
-    float from[STRIP], sum[STRIP];
-    int j, r;
-    for (r = 0; r < STRIP; r++) {
-        from[r] = m[r] == NEG_INF ? 0.0f : m[r];
-        sum[r] = l[r];
-    }
-    for (j = 0; j < n; j++, s += LANES) {
-        for (r = 0; r < STRIP; r++) {
-            float p = s[r] - from[r];
-            p = exp2_with(hw, p); /* +0 for a dead key */
-            sum[r] = sum[r] + p;
-            s[r] = s[r] == NEG_INF ? dead : p;
-        }
-    }
-    memcpy(l, sum, sizeof sum);
-}
-
-KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, float *l)
-{
-    int at;
-    for (at = 0; at < LANES; at += STRIP)
-        exp_strip(hw, s + at, n, dead, m + at, l + at);
-}
-
-KERNEL void exp_block_body(int hw, const attn_exp *e)
-{
-    int at;
-    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
-        exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
-}
-
-KERNEL int finite_body(int hw, const float *x, int64_t n)
-{
-    uint32_t wrong[PIECE] = { 0 }, any = 0;
-    int64_t k;
-    int i;
-    (void)hw;
-    for (k = 0; k + PIECE <= n; k += PIECE)
-        for (i = 0; i < PIECE; i++)
-            wrong[i] |= 0u - (uint32_t)((bits_of(x[k + i]) & 0x7f800000u) == 0x7f800000u);
-    for (; k < n; k++)
-        any |= !is_finite(x[k]);
-    for (i = 0; i < PIECE; i++)
-        any |= wrong[i];
-    return !any;
-}
-
-KERNEL void qk_body(int hw, const attn_product *p)
-{
-    const chains s = { .c = p->to,
-                       .ci = LANES,
-                       .count = p->n,
-                       .x = p->kv,
-                       .xi = p->stride,
-                       .xt = 1,
-                       .b = p->by,
-                       .bt = LANES,
-                       .n = p->dim,
-                       .factor = p->factor,
-                       .ahead = p->ahead };
-    memset(s.c, 0, (size_t)s.count * LANES * sizeof *s.c); /* for the other lanes */
-    all_chains(hw, 0, 1, &s, p->lanes.begin, p->lanes.end);
-}
-
-KERNEL void add_values_body(int hw, int select, const attn_product *p)
-{
-    const chains s = { .c = p->to,
-                       .ci = LANES,
-                       .count = p->dim,
-                       .x = p->kv,
-                       .xi = 1,
-                       .xt = p->stride,
-                       .b = p->by,
-                       .bt = LANES,
-                       .n = p->n,
-                       .ahead = p->ahead };
-    all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
-}
-
-static void add_values_soft(const attn_product *p)
-{
-    add_values_body(0, 0, p);
-}
-
-#if FMA_BASE || defined FMA_SECOND_BUILD
-/* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
- * that of chains. A step is short enough to ask for memory between steps. */
-#define FEW_LANES 4
-#define COLUMNS (2 * STRIP)
-#define COLUMN_STEP 32 /* keys */
-FMA_TARGET static void add_columns(const attn_product *p)
-{
-    const int64_t steps = (p->n + COLUMN_STEP - 1) / COLUMN_STEP * p->dim / COLUMNS;
-    const int64_t each = p->ahead ? p->ahead->lines / steps + 1 : 0;
-    const int at = attn_first_lane(p->lanes);
-    float c[FEW_LANES][COLUMNS];
-    int64_t d, j;
-    int i, r;
-    for (d = 0; d < p->dim; d += COLUMNS) {
-        float *const o = p->to + d * LANES + at;
-        for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW_LANES; r++)
-                c[r][i] = o[i * LANES + r];
-        for (j = 0; j < p->n; j += COLUMN_STEP) {
-            const chains s = { .c = *c,
-                               .ci = COLUMNS,
-                               .x = p->by + j * LANES + at,
-                               .xi = 1,
-                               .xt = LANES,
-                               .b = p->kv + j * p->stride + d,
-                               .bt = p->stride,
-                               .n = p->n - j < COLUMN_STEP ? p->n - j : COLUMN_STEP };
-            ask_ahead(p->ahead, each);
-            chains8(1, 0, 0, 2, &s, 0, 0);
-        }
-        for (i = 0; i < COLUMNS; i++)
-            for (r = 0; r < FEW_LANES; r++)
-                o[i * LANES + r] = c[r][i];
-    }
-    ask_ahead(p->ahead, INT64_MAX);
-}
-
-/* All ways are functions, so that a call without -O2 holds the stack of one. */
-FMA_TARGET static void add_lanes(const attn_product *p)
-{
-    add_values_body(1, 0, p);
-}
-
-FMA_TARGET static void add_values_hard(const attn_product *p)
-{
-    if (attn_lane_count(p->lanes) <= FEW_LANES && p->dim % COLUMNS == 0)
-        add_columns(p);
-    else
-        add_lanes(p);
-}
-#else
-#define add_values_hard add_values_soft
-#endif
-
-KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
-{
-    int j, r;
-    (void)hw;
-    for (j = 0; j < n; j++, s += LANES)
-        for (r = 0; r < LANES; r++)
-            s[r] = j >= begin[r] && j < end[r] ? s[r] : NEG_INF;
-}
-
-KERNEL void hide_body(int hw, float *s, int n, const uint32_t *alive, int from)
-{
-    int j, r;
-    (void)hw;
-    for (j = from; j < from + n; j++, s += LANES) {
-        const uint32_t *const words = alive + j / ATTN_ALIVE_BITS * LANES;
-        const uint32_t bit = 1u << j % ATTN_ALIVE_BITS;
-        for (r = 0; r < LANES; r++)
-            s[r] = choose((words[r] & bit) != 0, s[r], NEG_INF);
-    }
-}
-
-/* nonzero_bits tells which of eight bytes are not 0. The bytes of the factor lie in memory as those of
- * x do, so that the order of bytes in a word does not matter. */
-static uint32_t nonzero_bits(const uint8_t *bytes)
-{
-    static const uint8_t gather[8] = { 128, 64, 32, 16, 8, 4, 2, 1 };
-    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
-    uint64_t x, factor;
-    memcpy(&x, bytes, sizeof x);
-    memcpy(&factor, gather, sizeof factor);
-    x = (((x & low) + low) | x) >> 7 & UINT64_C(0x0101010101010101);
-    return (uint32_t)((x * factor) >> 56);
-}
-
-OWN_FRAME static void hide_bytes(uint32_t *alive, int apart, const uint8_t *x, int n, int invert)
-{
-    const uint32_t flip = invert ? 0 : 0xff;
-    uint8_t rest[8] = { 0 };
-    int k;
-    for (k = 0; k + 8 <= n; k += 8)
-        alive[k / ATTN_ALIVE_BITS * apart] &=
-            ~((nonzero_bits(x + k) ^ flip) << k % ATTN_ALIVE_BITS);
-    if (k == n)
-        return;
-    memcpy(rest, x + k, (size_t)(n - k));
-    alive[k / ATTN_ALIVE_BITS * apart] &= ~((nonzero_bits(rest) ^ flip) << k % ATTN_ALIVE_BITS);
-}
-
-/* The last key comes first: clang shifts vectors by multiplying floats, which may raise a flag. */
-OWN_FRAME static void hide_others(uint32_t *alive, int apart, const int32_t *ids, int n,
-                                  int32_t own)
-{
-    int k, i;
-    for (k = 0; k < n; k += ATTN_ALIVE_BITS, alive += apart) {
-        uint32_t same = 0;
-        for (i = n - k < ATTN_ALIVE_BITS ? n - 1 : k + ATTN_ALIVE_BITS - 1; i >= k; i--)
-            same = same << 1 | (ids[i] == own);
-        *alive &= same;
-    }
-}
-
-KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
-{
-    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
-    int j, r;
-    (void)hw;
-    for (j = 0; j < n; j++, p += LANES) {
-        for (r = 0; r < LANES; r++) {
-            c0[r] = of->first_n + (uint32_t)j;
-            c1[r] = of->pos[r];
-            c2[r] = of->head[r];
-            c3[r] = of->batch;
-        }
-        philox(of, LANES, c0, c1, c2, c3);
-        for (r = 0; r < LANES; r++)
-            p[r] = c0[r] < of->below ? of->dead : p[r];
-    }
-}
-
-/* The threshold keeps p at most 2^16 and rescales rare. The portable set never claims calm. */
-KERNEL int running_max_body(int hw, const float *s, int n, float *m, float *l, float *alpha)
-{
-    float highest[LANES], old[LANES];
-    int r, raised = 0;
-    for (r = 0; r < LANES; r++)
-        highest[r] = NEG_INF;
-    maximum_body(hw, s, n, highest);
-    memcpy(old, m, sizeof old);
-    for (r = 0; r < LANES; r++) {
-        const float limit = old[r] + ATTN_THRESHOLD;
-        const int begun = old[r] > NEG_INF;
-        const int up = begun & (highest[r] > limit);
-        raised |= up;
-        m[r] = (up | !begun) ? highest[r] : old[r];
-    }
-    for (r = 0; r < LANES && raised; r++) {
-        float a = old[r] > NEG_INF && m[r] > old[r] ? old[r] - m[r] : 0.0f;
-        a = exp2_with(hw, a); /* exactly 1 where nothing is raised */
-        l[r] = l[r] * a;
-        alpha[r] = a;
-    }
-    return raised ? ATTN_RAISED : 0;
-}
-
-KERNEL void rescale_body(int hw, float *RESTRICT x, const float *RESTRICT alpha, int64_t count)
-{
-    int64_t k;
-    int r;
-    (void)hw;
-    for (k = 0; k < count; k++, x += LANES)
-        for (r = 0; r < LANES; r++)
-            x[r] = x[r] * alpha[r];
-}
-
-/* A tile's state, [m rows][l rows][o], seen as an attn_state. */
-static attn_state state_view(float *state, int rows)
-{
-    attn_state view;
-    view.num_rows = rows;
-    view.head_dim_v = 0;
-    view.m = state;
-    view.l = state + rows;
-    view.o = state + 2 * rows;
-    return view;
-}
-
-KERNEL void result_rows(int rows, float *const *out, const float *o, const float *l, float factor,
-                        int64_t head_dim_v)
-{
-    float inverse[LANES], x[LANES];
-    int64_t d;
-    int r;
-    for (r = 0; r < rows; r++) {
-        /* A sum, as clang divides before it selects: 1 / 0 would raise a flag. */
-        inverse[r] = 1.0f / (l[r] + (float)(l[r] == 0.0f));
-        inverse[r] = inverse[r] * factor;
-    }
-    for (d = 0; d < head_dim_v; d++, o += rows) {
-        for (r = 0; r < rows; r++) {
-            float y = o[r] * inverse[r];
-            y = y + 0.0f; /* -0 becomes +0 */
-            y = choose(is_nan(y), float_of(CANONICAL_NAN), y);
-            x[r] = choose(l[r] == 0.0f, 0.0f, y);
-        }
-        for (r = 0; r < rows; r++)
-            out[r][d] = x[r];
-    }
-}
-
-KERNEL void gradient_body(int hw, float *RESTRICT s, float *RESTRICT dp, int n,
-                          const attn_row_stats *of)
-{
-    float m[LANES], factor[LANES], less[LANES];
-    const float most = of->most;
-    int j, r;
-    memcpy(m, of->m, sizeof m);
-    memcpy(factor, of->r, sizeof factor);
-    memcpy(less, of->delta, sizeof less);
-    for (j = 0; j < n; j++, s += LANES, dp += LANES) {
-        for (r = 0; r < LANES; r++) {
-            const int dead = s[r] == NEG_INF;
-            float p = s[r] - m[r], ds = dp[r] - less[r];
-            p = p > most ? most : p;
-            p = exp2_with(hw, p);
-            p = p * factor[r];
-            ds = p * ds;
-            s[r] = choose(dead, ATTN_DEAD, p);
-            dp[r] = choose(dead, ATTN_DEAD, ds);
-        }
-    }
-}
-
-KERNEL void softcap_gradient_body(int hw, float *RESTRICT ds, const float *RESTRICT t,
-                                  const float *RESTRICT p, int n)
-{
-    int j, r;
-    for (j = 0; j < n; j++, ds += LANES, t += LANES, p += LANES) {
-        for (r = 0; r < LANES; r++) {
-            float x = fma32(hw, -t[r], t[r], 1.0f);
-            x = ds[r] * x;
-            ds[r] = choose(is_dead(p[r]), ATTN_DEAD, x);
-        }
-    }
-}
-
-KERNEL void sum_rows_body(int hw, int select, const attn_outer *f)
-{
-    int g;
-    for (g = 0; g < f->count; g++) {
-        const attn_term *term = &f->term[g];
-        const int first = term->lanes.begin, end = term->end < f->n ? term->end : f->n;
-        const chains s = { .c = f->to + term->begin * f->stride,
-                           .ci = f->stride,
-                           .count = end - term->begin,
-                           .x = term->x + term->begin * LANES + first,
-                           .xi = LANES,
-                           .xt = 1,
-                           .b = term->b + first * f->b_stride,
-                           .bt = f->b_stride,
-                           .n = term->lanes.end - first };
-        all_chains(hw, select, 0, &s, 0, f->columns);
-    }
-}
-
-KERNEL void dots_body(int hw, float *to, const float *a, const float *b, int64_t dim)
-{
-    float sum[LANES] = { 0 };
-    int64_t d;
-    int r;
-    for (d = 0; d < dim; d++, a += LANES, b += LANES)
-        for (r = 0; r < LANES; r++)
-            sum[r] = fma32(hw, a[r], b[r], sum[r]);
-    memcpy(to, sum, sizeof sum);
-}
-
-KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
-{
-    const attn_state lower = state_view(a, LANES), upper = state_view(b, LANES);
-    merge_rows(hw, LANES, &lower, &upper, &upper, head_dim_v);
-}
-
-/* ---- the tables */
-
-/* Bodies that several kernels share. */
-#define widen_f16_body(hw, to, from, n)                                                            \
-    (hw ? widen_f16_hard(to, from, n) : widen_body(f16_to_f32, to, from, n))
-#define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
-#define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
-#define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
-#define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
-#define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
-#define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
-#define hide_bytes_body(hw, alive, apart, x, n, invert) hide_bytes(alive, apart, x, n, invert)
-#define hide_others_body(hw, alive, apart, ids, n, own) hide_others(alive, apart, ids, n, own)
-#define outer_body(hw, f) sum_rows_body(hw, 0, f)
-#define outer_select_body(hw, f) sum_rows_body(hw, DEAD_X, f)
-
-/* A kernel of a set is its body with the constant hw: whether it may use fma_hard. */
-#define RETURN_void
-#define RETURN_int return
-#define OPEN(...) __VA_ARGS__
-#define CALL(function, ...) function(__VA_ARGS__)
-#define PORTABLE_TABLE(title, ENTRY)                                                               \
-    {                                                                                              \
-        .abi = ATTN_KERNEL_ABI, .rows = LANES, .name = title, ATTN_SET_KERNELS(ENTRY)              \
-    }
-
-#define PORTABLE(result, name, parameters, arguments)                                              \
-    static result name##_portable parameters                                                       \
-    {                                                                                              \
-        RETURN_##result CALL(name##_body, FMA_BASE, OPEN arguments);                               \
-    }
-#define PORTABLE_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable,
-ATTN_SET_KERNELS(PORTABLE)
-static const attn_kernels kernels_portable = PORTABLE_TABLE("portable", PORTABLE_ENTRY);
-
-#ifdef FMA_SECOND_BUILD
-#define PORTABLE_FMA(result, name, parameters, arguments)                                          \
-    FMA_TARGET static result name##_portable_fma parameters                                        \
-    {                                                                                              \
-        RETURN_##result CALL(name##_body, 1, OPEN arguments);                                      \
-    }
-#define PORTABLE_FMA_ENTRY(result, kernel, parameters, arguments) .kernel = kernel##_portable_fma,
-ATTN_SET_KERNELS(PORTABLE_FMA)
-static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
-#endif
 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 

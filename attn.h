@@ -1978,7 +1978,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 15
+#define ATTN_KERNEL_ABI 16
 
 #ifdef __cplusplus
 }

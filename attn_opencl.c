@@ -450,6 +450,12 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* 7fc00000) as the type's, -0 never written. */                                                \
     X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    /* The same of what only K and V may have: n is whole units of 32 of the last three. */         \
+    X(void, widen_e4m3, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_e5m2, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \
@@ -1612,7 +1618,7 @@ static void store_q4(q4_unit *to, const float *x)
 /* src/storage.c - storage types: read as f32 exactly, written from f32 to nearest.
  *
  * A type is a row of one table. A unit is what it stores together: one number, or 32 of them with a
- * scale. Calls read and write runs of numbers, for which a kernel set may have something faster.
+ * scale. Calls read and write runs of numbers by kernels.
  */
 
 static float load_f32(const void *data, int64_t at)
@@ -1635,36 +1641,6 @@ static float load_bf16(const void *data, int64_t at)
     return bf16_to_f32(((const uint16_t *)data)[at]);
 }
 
-/* Runs of what only K and V may have. Compilers vectorise loops of a constant count. */
-#define READ_FLOATS_OF_8(name)                                                                     \
-    static void read_##name(const attn_kernels *kernels, float *RESTRICT to, const void *from,     \
-                            int64_t n)                                                             \
-    {                                                                                              \
-        const uint8_t *RESTRICT x = (const uint8_t *)from;                                         \
-        int i;                                                                                     \
-        (void)kernels;                                                                             \
-        for (; n >= UNIT; n -= UNIT, to += UNIT, x += UNIT)                                        \
-            for (i = 0; i < UNIT; i++)                                                             \
-                to[i] = name##_to_f32(x[i]);                                                       \
-        for (i = 0; i < n; i++)                                                                    \
-            to[i] = name##_to_f32(x[i]);                                                           \
-    }
-READ_FLOATS_OF_8(e4m3)
-READ_FLOATS_OF_8(e5m2)
-
-#define READ_UNITS(name, type)                                                                     \
-    static void read_##name##_0(const attn_kernels *kernels, float *to, const void *from,          \
-                                int64_t n)                                                         \
-    {                                                                                              \
-        const type *unit = (const type *)from;                                                     \
-        (void)kernels;                                                                             \
-        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
-            load_##name(to, unit++);                                                               \
-    }
-READ_UNITS(q8, q8_unit)
-READ_UNITS(q5, q5_unit)
-READ_UNITS(q4, q4_unit)
-
 static void read_f16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
     kernels->widen_f16(to, from, n);
@@ -1673,6 +1649,31 @@ static void read_f16(const attn_kernels *kernels, float *to, const void *from, i
 static void read_bf16(const attn_kernels *kernels, float *to, const void *from, int64_t n)
 {
     kernels->widen_bf16(to, from, n);
+}
+
+static void read_e4m3(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_e4m3(to, from, n);
+}
+
+static void read_e5m2(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_e5m2(to, from, n);
+}
+
+static void read_q8_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q8_0(to, from, n);
+}
+
+static void read_q5_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q5_0(to, from, n);
+}
+
+static void read_q4_0(const attn_kernels *kernels, float *to, const void *from, int64_t n)
+{
+    kernels->widen_q4_0(to, from, n);
 }
 
 static void write_f16(const attn_kernels *kernels, void *to, const float *from, int64_t n)

@@ -65,6 +65,7 @@
 #define vm_bits(m) ((uint32_t)(m))
 #define b_nonzero(p) nonzero_avx512(p)
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
+#define v_i8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p))))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
 #define v_to_f16(p, x) to_f16_avx512(p, x)

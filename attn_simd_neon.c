@@ -53,6 +53,7 @@
 #define v_same(p, i) vceqq_s32(vld1q_s32(p), vdupq_n_s32(i))
 #define vm_bits(m) mask_of_neon(m)
 #define b_nonzero(p) nonzero_neon(p)
+#define v_i8(p) i8_neon(p)
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
 #define v_to_f16(p, x) to_f16_neon(p, x)
@@ -83,6 +84,13 @@ INLINE uint32x4_t words_high_neon(uint32x4_t x, uint32x4_t factor)
     const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(factor));
     const uint64x2_t high = vmull_high_u32(x, factor);
     return vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+}
+
+INLINE float32x4_t i8_neon(const int8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))))));
 }
 
 INLINE uint32_t mask_of_neon(uint32x4_t m)

@@ -67,6 +67,7 @@
 #define vm_bits(m) ((uint32_t)_mm_movemask_ps(m))
 #define b_nonzero(p) nonzero_sse2(p)
 #define v_half(p) _mm_unpacklo_epi16(_mm_loadl_epi64((const void *)(p)), _mm_setzero_si128())
+#define v_i8(p) i8_sse2(p)
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))
 #define v_to_f16(p, x) sse2_to_f16(p, x)
@@ -93,6 +94,17 @@ INLINE __m128 words_below_sse2(words_sse2 x, uint32_t u)
     const __m128i all = _mm_or_si128(_mm_and_si128(x.even, lower), odd);
     const __m128i limit = _mm_xor_si128(_mm_set1_epi32((int)u), sign);
     return v_float(_mm_cmplt_epi32(_mm_xor_si128(all, sign), limit));
+}
+
+INLINE __m128 i8_sse2(const int8_t *p)
+{
+    int32_t four;
+    __m128i x;
+    memcpy(&four, p, sizeof four);
+    x = _mm_cvtsi32_si128(four);
+    x = _mm_unpacklo_epi8(x, x);
+    x = _mm_unpacklo_epi16(x, x);
+    return _mm_cvtepi32_ps(_mm_srai_epi32(x, 24));
 }
 
 INLINE uint32_t zeros_sse2(const uint8_t *p)

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "storage.c"
+#include "kernels.c"
 
 static int is_dtype(int dtype)
 {
@@ -63,7 +63,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
             for (d = 0; d < each; d++)
                 x[d] = from->load(src, i + d);
         else
-            from->read(NULL, x, (const char *)src + bytes_between(src_dtype, i), each);
+            from->read(&kernels_portable, x, (const char *)src + bytes_between(src_dtype, i), each);
         for (d = 0; d < each; d += to->unit)
             stores[dst_dtype](dst, i + d, x + d);
     }

@@ -164,6 +164,33 @@ KERNEL void widen_body(float (*load)(uint16_t), float *to, const uint16_t *from,
         to[d] = load(from[d]);
 }
 
+#define WIDEN_FLOATS_OF_8(name)                                                                    \
+    KERNEL void widen_##name##_body(int hw, float *RESTRICT to, const uint8_t *RESTRICT from,      \
+                                    int64_t n)                                                     \
+    {                                                                                              \
+        int i;                                                                                     \
+        (void)hw;                                                                                  \
+        for (; n >= PIECE; n -= PIECE, to += PIECE, from += PIECE)                                 \
+            for (i = 0; i < PIECE; i++)                                                            \
+                to[i] = name##_to_f32(from[i]);                                                    \
+        for (i = 0; i < n; i++)                                                                    \
+            to[i] = name##_to_f32(from[i]);                                                        \
+    }
+WIDEN_FLOATS_OF_8(e4m3)
+WIDEN_FLOATS_OF_8(e5m2)
+
+#define WIDEN_UNITS(name)                                                                          \
+    KERNEL void widen_##name##_0_body(int hw, float *to, const uint8_t *from, int64_t n)           \
+    {                                                                                              \
+        const name##_unit *unit = (const name##_unit *)(const void *)from;                         \
+        (void)hw;                                                                                  \
+        for (; n > 0; n -= UNIT, to += UNIT)                                                       \
+            load_##name(to, unit++);                                                               \
+    }
+WIDEN_UNITS(q8)
+WIDEN_UNITS(q5)
+WIDEN_UNITS(q4)
+
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)

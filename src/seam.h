@@ -190,6 +190,12 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* 7fc00000) as the type's, -0 never written. */                                                \
     X(void, widen_f16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_bf16, (float *to, const uint16_t *from, int64_t n), (to, from, n))                \
+    /* The same of what only K and V may have: n is whole units of 32 of the last three. */         \
+    X(void, widen_e4m3, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_e5m2, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \

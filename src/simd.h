@@ -29,6 +29,7 @@
  *   v_distance(p, i)   |VL int - i|, as floats
  *   v_same(p, i)   the lanes of VL int32_t that are i;  vm_bits(m)  a mask as bits, lane 0 the lowest
  *   b_nonzero(p)   bit i tells whether byte i of 32 is not 0
+ *   v_i8(p)        VL int8_t as floats
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -1275,6 +1276,91 @@ static void isa(add_rows)(float *s, const float *const *x, float factor, int n)
 #define TO_BF16(to, from) v_to_bf16(to, v_load(from))
 CONVERT(widen_f16, float, uint16_t, FROM_F16)
 CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
+
+/* An 8-bit float is the upper half of an f16, E4M3 after one shift and with another bias. */
+INLINE vf isa(e5m2)(const uint8_t *from)
+{
+    uint16_t h[VL];
+    EACH(i, VL)
+        h[i] = (uint16_t)(from[i] << 8);
+    return v_f16(h);
+}
+
+INLINE vf isa(e4m3)(const uint8_t *from)
+{
+    uint16_t h[VL];
+    EACH(i, VL) {
+        const int rest = from[i] & 0x7f;
+        h[i] = (uint16_t)((from[i] & 0x80) << 8 | (rest == 0x7f ? 0x7e00 : rest << 7));
+    }
+    return v_mul(v_f16(h), v_set1(256.0f));
+}
+#define FROM_E4M3(to, from) v_store(to, isa(e4m3)(from))
+#define FROM_E5M2(to, from) v_store(to, isa(e5m2)(from))
+CONVERT(widen_e4m3, float, uint8_t, FROM_E4M3)
+CONVERT(widen_e5m2, float, uint8_t, FROM_E5M2)
+
+/* A unit of 32 numbers: whole ones, times the scale with which it begins. */
+#define UNIT_NUMBERS 32
+INLINE void isa(scale_unit)(float *to, const int8_t *q, const uint8_t *unit)
+{
+    uint16_t scale, all[VL];
+    vf d;
+    int i;
+    memcpy(&scale, unit, sizeof scale);
+    EACH(l, VL)
+        all[l] = scale;
+    d = v_f16(all);
+    for (i = 0; i < UNIT_NUMBERS; i += VL)
+        v_store(to + i, v_mul(d, v_i8(q + i)));
+}
+
+static void isa(widen_q8_0)(float *to, const uint8_t *from, int64_t n)
+{
+    for (; n > 0; n -= UNIT_NUMBERS, to += UNIT_NUMBERS, from += 34)
+        isa(scale_unit)(to, (const int8_t *)from + 2, from);
+}
+
+/* 16 in byte i where bit i of x is set. The bytes of the mask lie in memory as those of the result do. */
+INLINE void isa(spread_bits)(uint8_t *to, uint8_t x)
+{
+    static const uint8_t bit[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+    const uint64_t low = UINT64_C(0x7f7f7f7f7f7f7f7f);
+    uint64_t mask;
+    memcpy(&mask, bit, sizeof mask);
+    mask &= x * UINT64_C(0x0101010101010101);
+    mask = (((mask & low) + low) | mask) >> 3 & UINT64_C(0x1010101010101010);
+    memcpy(to, &mask, sizeof mask);
+}
+
+static void isa(widen_q5_0)(float *to, const uint8_t *from, int64_t n)
+{
+    uint8_t upper[UNIT_NUMBERS];
+    int8_t q[UNIT_NUMBERS];
+    int i;
+    for (; n > 0; n -= UNIT_NUMBERS, to += UNIT_NUMBERS, from += 22) {
+        EACH(k, 4)
+            isa(spread_bits)(upper + 8 * k, from[2 + k]);
+        for (i = 0; i < UNIT_NUMBERS / 2; i++) {
+            q[i] = (int8_t)((from[6 + i] & 15) + upper[i] - 16);
+            q[i + 16] = (int8_t)((from[6 + i] >> 4) + upper[i + 16] - 16);
+        }
+        isa(scale_unit)(to, q, from);
+    }
+}
+
+static void isa(widen_q4_0)(float *to, const uint8_t *from, int64_t n)
+{
+    int8_t q[UNIT_NUMBERS];
+    int i;
+    for (; n > 0; n -= UNIT_NUMBERS, to += UNIT_NUMBERS, from += 18) {
+        for (i = 0; i < UNIT_NUMBERS / 2; i++) {
+            q[i] = (int8_t)((from[2 + i] & 15) - 8);
+            q[i + 16] = (int8_t)((from[2 + i] >> 4) - 8);
+        }
+        isa(scale_unit)(to, q, from);
+    }
+}
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)
 

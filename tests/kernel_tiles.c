@@ -394,6 +394,31 @@ static void widen(void (*kernel)(float *, const uint16_t *, int64_t), tile *t, i
         kernel(t->out[r], (const uint16_t *)t->array[from] + r * t->dim, t->dim);
 }
 
+/* The same of rows of 16-bit numbers taken for 8-bit floats, or for whole units of 32 numbers and their
+ * scales; of a row of less than one its first numbers. */
+static void widen_bytes(void (*kernel)(float *, const uint8_t *, int64_t), tile *t, int unit)
+{
+    const int64_t whole = t->dim / unit * unit;
+    float one[32];
+    for (int r = 0; r < t->rows; r++) {
+        const uint8_t *const from = (const uint8_t *)t->array[F16] + r * t->dim * 2;
+        kernel(whole ? t->out[r] : one, from, whole ? whole : unit);
+        if (!whole)
+            memcpy(t->out[r], one, (size_t)t->dim * sizeof *one);
+    }
+}
+
+#define RUN_WIDEN_BYTES(name, unit)                                                                \
+    static void run_##name(const attn_kernels *f, tile *t)                                         \
+    {                                                                                              \
+        widen_bytes(f->name, t, unit);                                                             \
+    }
+RUN_WIDEN_BYTES(widen_e4m3, 1)
+RUN_WIDEN_BYTES(widen_e5m2, 1)
+RUN_WIDEN_BYTES(widen_q8_0, 32)
+RUN_WIDEN_BYTES(widen_q5_0, 32)
+RUN_WIDEN_BYTES(widen_q4_0, 32)
+
 static void narrow(void (*kernel)(uint16_t *, const float *, int64_t), tile *t)
 {
     for (int r = 0; r < t->rows; r++)
@@ -486,6 +511,11 @@ const kernel_entry kernel_entries[] = {
     { "result", run_result, 0, BYTES, 8, 0, NULL },
     { "widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL },
     { "widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL },
+    { "widen_e4m3", run_widen_e4m3, 0, BYTES, 5, 0, NULL },
+    { "widen_e5m2", run_widen_e5m2, 0, BYTES, 5, 0, NULL },
+    { "widen_q8_0", run_widen_q8_0, 0, BYTES, 5, 0, NULL },
+    { "widen_q5_0", run_widen_q5_0, 0, BYTES, 5, 0, NULL },
+    { "widen_q4_0", run_widen_q4_0, 0, BYTES, 5, 0, NULL },
     { "narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL },
     { "narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL },
     { "tile", run_tile, 1, PRODUCT, 2, 0, NULL }, /* Q K^T and P V */

@@ -141,6 +141,38 @@ static float *vector(int64_t n)
     return p;
 }
 
+/* Units and 8-bit floats of any bytes widened. */
+static void check_quantised(const sizes *z)
+{
+    static const struct {
+        int numbers, bytes; /* of a unit */
+    } types[] = { { 1, 1 }, { 1, 1 }, { 32, 34 }, { 32, 22 }, { 32, 18 } };
+    for (int type = 0; type < 5; type++) {
+        void (*const kernels[5][2])(float *, const uint8_t *, int64_t) = {
+            { tested->widen_e4m3, portable->widen_e4m3 },
+            { tested->widen_e5m2, portable->widen_e5m2 },
+            { tested->widen_q8_0, portable->widen_q8_0 },
+            { tested->widen_q5_0, portable->widen_q5_0 },
+            { tested->widen_q4_0, portable->widen_q4_0 },
+        };
+        const int64_t units = 1 + z->dim % (types[type].numbers == 1 ? 300 : 9);
+        const int64_t n = units * types[type].numbers;
+        const size_t bytes = (size_t)(units * types[type].bytes);
+        uint8_t *from = test_alloc_at(bytes, PLACE_PAGE_AFTER);
+        float *a = vector(n), *b = test_alloc((size_t)n * sizeof *b);
+        for (size_t i = 0; i < bytes; i++)
+            from[i] = (uint8_t)rng_int(0, 255);
+        kernels[type][0](a, from, n);
+        kernels[type][1](b, from, n);
+        for (int64_t d = 0; d < n; d++)
+            if (!same_number(a[d], b[d])) {
+                CHECK(0, "type %d: number %d widened is %08x, not %08x", type, (int)d,
+                      (unsigned)float_bits(a[d]), (unsigned)float_bits(b[d]));
+                return;
+            }
+    }
+}
+
 /* Every 16-bit number widened; and numbers around every rounding step narrowed. */
 static void check_storage(const sizes *z)
 {
@@ -838,6 +870,7 @@ static const struct {
     void (*check)(const sizes *z);
 } functions[] = {
     { "storage types", check_storage },
+    { "quantised types", check_quantised },
     { "pack", check_pack },
     { "qk", check_qk },
     { "softcap", check_softcap },
