@@ -2864,6 +2864,33 @@ static attn_status check_array(const call_field *f, const void *base, const call
     return status ? status : check_aligned(f->name, field_data(f, base), each, why);
 }
 
+/* check_whole wants a number of elements of K or V to be whole units of its type. */
+COLD static attn_status check_whole(const char *name, const char *part, int64_t value,
+                                    const char *of, int dtype, text *why)
+{
+    const storage *type = &storages[dtype];
+    if (value % type->unit == 0)
+        return ATTN_OK;
+    put(why, name);
+    put_field(why, part, value);
+    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
+    put(why, of);
+    put(why, ".dtype is ");
+    return bad(why, ATTN_ERR_ARG, type->name);
+}
+
+/* check_whole_units looks at a row of K or V, and at its strides, which are resolved. */
+COLD static attn_status check_whole_units(const char *name, const attn_tensor *x,
+                                          const char *dim_name, int64_t dim, text *why)
+{
+    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
+    attn_status status = check_whole("", dim_name, dim, name, x->dtype, why);
+    int axis;
+    for (axis = 0; axis < 3 && !status; axis++)
+        status = check_whole(name, stride_names[axis], strides[axis], name, x->dtype, why);
+    return status;
+}
+
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {
@@ -4677,30 +4704,6 @@ static attn_status check_support(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive) takes no part of a call");
     return refuse_fields(p, BY_PART, "a part of a call", why);
-}
-
-/* check_whole_units wants a row of K or V and its strides, which are resolved, to be whole units of
- * its type. */
-static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
-                                     int64_t dim, text *why)
-{
-    const storage *type = &storages[x->dtype];
-    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
-    int axis = 0;
-    while (axis < 3 && strides[axis] % type->unit == 0)
-        axis++;
-    if (dim % type->unit) {
-        put_field(why, dim_name, dim);
-    } else if (axis < 3) {
-        put(why, name);
-        put_field(why, stride_names[axis], strides[axis]);
-    } else {
-        return ATTN_OK;
-    }
-    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
-    put(why, name);
-    put(why, ".dtype is ");
-    return bad(why, ATTN_ERR_ARG, type->name);
 }
 
 static attn_status check_units(const attn_params *p, text *why)
@@ -9844,7 +9847,7 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 {
     const cache_side s = side_of(c, side);
     attn_output o = s.storage;
-    o.data = (char *)o.data + (ptrdiff_t)layer * s.stride[0] * (ptrdiff_t)bytes_of(o.dtype);
+    o.data = (char *)o.data + bytes_between(o.dtype, layer * s.stride[0]);
     return o;
 }
 
@@ -9854,16 +9857,15 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
 
 /* BYTES_TO counts the bytes from the first element of a tensor or output to a row. */
 #define BYTES_TO(x, at, head)                                                                      \
-    (((ptrdiff_t)(at).entry * (x).stride_batch + (ptrdiff_t)(head) * (x).stride_head +             \
-      (ptrdiff_t)(at).row * (x).stride_seq) *                                                      \
-     (ptrdiff_t)bytes_of((x).dtype))
+    bytes_between((x).dtype, (ptrdiff_t)(at).entry *(x).stride_batch +                             \
+                                 (ptrdiff_t)(head) * (x).stride_head +                             \
+                                 (ptrdiff_t)(at).row * (x).stride_seq)
 
 /* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
  * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
 static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
                        cache_place from_at, int64_t heads, int64_t count, int64_t dim)
 {
-    const size_t y_bytes = bytes_of(to->dtype), x_bytes = bytes_of(from->dtype);
     const int together = to->stride_seq == dim && from->stride_seq == dim;
     const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
     int64_t h, i;
@@ -9872,11 +9874,11 @@ static void copy_heads(const attn_output *to, cache_place at, const attn_tensor 
         const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h);
         for (i = 0; i < rows; i++) {
             if (to->dtype == from->dtype)
-                memcpy(y, x, (size_t)n * y_bytes);
+                memcpy(y, x, (size_t)bytes_between(to->dtype, n));
             else
                 attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
-            y += to->stride_seq * (ptrdiff_t)y_bytes;
-            x += from->stride_seq * (ptrdiff_t)x_bytes;
+            y += bytes_between(to->dtype, to->stride_seq);
+            x += bytes_between(from->dtype, from->stride_seq);
         }
     }
 }
@@ -9897,8 +9899,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { LAYOUT },
-    { DTYPE(k.dtype, BY_ALL) },
-    { DTYPE(v.dtype, BY_ALL) },
+    { ANY_DTYPE(k.dtype, BY_ALL) },
+    { ANY_DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
 };
@@ -9914,12 +9916,29 @@ static const call_field state_fields[] = {
     { LIST(overwritten_below, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(uses, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
     { LIST(free_pages, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
+    { LIST(desks, F_F32, BY_ALL, AXIS_BATCH, AXIS_ROW) },
     { LIST(k.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM), .dtype = AT(k.dtype) },
     { LIST(v.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM_V), .dtype = AT(v.dtype) },
 };
 #undef AT
 
 enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
+
+/* desk_floats counts the numbers of a desk, where a row of K is turned before it is stored in a type
+ * that is not plain. Each sequence has one in each layer, since writes of different ones may run at once. */
+static int64_t desk_floats(const attn_cache *c)
+{
+    return c->k.dtype > LAST_PLAIN ? times(c->num_heads_kv, c->head_dim) : 0;
+}
+
+/* desk_of gives a sequence's desk in a layer: [1, num_heads_kv, 1, head_dim]. */
+static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q)
+{
+    const int64_t floats = desk_floats(c);
+    const attn_output desk = { ATTN_F32, floats, c->head_dim, c->head_dim,
+                               c->desks + (layer * c->num_sequences + q) * floats };
+    return desk;
+}
 
 static attn_status check_fields(const attn_cache *c, text *why)
 {
@@ -9973,6 +9992,7 @@ static void resolve_cache(attn_cache *c)
     if (c->page_size && !c->num_pages)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
     c->table = c->uses = c->free_pages = NULL;
+    c->desks = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
     settle_storage(c, CACHE_K);
@@ -9989,8 +10009,10 @@ static area area_of_storage(const attn_cache *c, int side)
 {
     static const char *const names[] = { "the cache's k", "the cache's v" };
     const cache_side s = side_of(c, side);
-    const int64_t count[] = { s.count[0], s.count[1], s.count[2], s.count[3], s.dim };
-    const ptrdiff_t stride[] = { s.stride[0], s.stride[1], s.stride[2], s.stride[3], 1 };
+    const int unit = storages[s.storage.dtype].unit;
+    const int64_t count[] = { s.count[0], s.count[1], s.count[2], s.count[3], s.dim / unit };
+    const ptrdiff_t stride[] = { s.stride[0] / unit, s.stride[1] / unit, s.stride[2] / unit,
+                                 s.stride[3] / unit, 1 };
     return area_of(names[side], s.storage.data, 5, count, stride,
                    (int64_t)bytes_of(s.storage.dtype), 1);
 }
@@ -10006,19 +10028,32 @@ static attn_status bad_storage(const attn_cache *c, const cache_side *s, attn_st
     return bad(why, status, rest);
 }
 
+static attn_status check_whole_storage(const attn_cache *c, const cache_side *s, text *why)
+{
+    static const char *const of_layer[] = { "k_stride_layer", "v_stride_layer" };
+    const int is_v = s->name[0] == 'v';
+    const char *const dim = is_v && c->head_dim_v != c->head_dim ? "head_dim_v" : "head_dim";
+    const attn_tensor t = as_tensor(&s->storage);
+    const attn_status status = check_whole_units(s->name, &t, dim, s->dim, why);
+    return status ? status : check_whole("", of_layer[is_v], s->stride[0], s->name, t.dtype, why);
+}
+
 /* check_storage needs the strides resolved. */
 static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
     const int64_t bytes_each = (int64_t)bytes_of(s.storage.dtype);
+    const attn_status status = check_whole_storage(c, &s, why);
     area a;
     int axis;
+    if (status)
+        return status;
     for (axis = 0; axis < 4 && !s.storage.data; axis++)
         if (s.stride[axis] < 0) {
             put(why, s.name);
             return bad(why, ATTN_ERR_ARG, ": negative strides need storage of your own, data");
         }
-    if (times(span_of(&s), bytes_each) >= ADDRESS_LIMIT)
+    if (room_of(s.storage.dtype, span_of(&s)) >= ADDRESS_LIMIT)
         return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
                            why);
     a = area_of_storage(c, side);
@@ -10036,13 +10071,14 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
                                      [AXIS_BATCH] = c->num_sequences,
                                      [AXIS_PAGE] = c->pages_per_sequence,
                                      [AXIS_ENTRY] = c->num_pages,
+                                     [AXIS_ROW] = times(c->num_layers, desk_floats(c)),
                                      [AXIS_DIM] = c->k.data ? 0 : span_of(&k),
                                      [AXIS_DIM_V] = c->v.data ? 0 : span_of(&v) } };
     int64_t at = 0;
     int i;
     for (i = 0; i < n; i++) {
         const call_field *f = &state_fields[i];
-        const int64_t count = times(x.count[f->axis[0]], x.count[f->axis[3]]);
+        const int64_t count = times(x.count[f->axis[0]], x.count[f->axis[3]]) / unit_of_field(f, c);
         const int64_t offset = place(&at, count, (size_t)element_bytes(f, c));
         if (memory && count) {
             const char *array = align_memory(memory) + offset;
@@ -10502,15 +10538,24 @@ static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows)
     return x;
 }
 
-/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
+/* check_dtype takes plain types and the one that is stored. */
 static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *why)
 {
     const cache_side s = side_of(c, side);
     const int64_t values[] = { dtype, s.storage.dtype };
-    if (dtype == ATTN_F32 || dtype == s.storage.dtype)
+    if ((dtype >= 0 && dtype <= LAST_PLAIN) || dtype == s.storage.dtype)
         return ATTN_OK;
     put(why, s.name);
-    return bad_numbers(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       ".dtype (#) must be as stored (#) or one of these: " PLAIN_DTYPES, values);
+}
+
+/* check_rows wants rows of K and V, whose strides are resolved, to be whole units of their types. */
+static attn_status check_rows(const attn_cache *c, const attn_tensor *k, const attn_tensor *v,
+                              text *why)
+{
+    const attn_status status = check_whole_units("k", k, "head_dim", c->head_dim, why);
+    return status ? status : check_whole_units("v", v, "head_dim_v", c->head_dim_v, why);
 }
 
 static attn_status check_data(const attn_cache_step *s, text *why)
@@ -10554,6 +10599,9 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
     if (!s->rope)
         return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
                             : ATTN_OK;
+    if (s->k.dtype > LAST_PLAIN)
+        return bad_field(why, ATTN_ERR_ARG, "k.dtype", s->k.dtype,
+                         ": rope turns keys before they are stored: " PLAIN_DTYPES);
     status = check_rope(s->rope, c->head_dim, why);
     status = status ? status : check_angles_apart(c, s->rope, why);
     for (b = 0; b < s->batch && !status; b++) {
@@ -10580,6 +10628,7 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
     status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
+    status = status ? status : check_rows(c, &s->k, &s->v, why);
     status = status ? status : check_arrays_apart(c, &set, why);
     return status ? status : check_turning(c, s, extended, why);
 }
@@ -10665,6 +10714,25 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
+/* desk_run turns row after row on the sequence's desk. */
+static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
+                     cache_place from, const cache_run *run)
+{
+    const attn_output desk = desk_of(c, layer, q), to = layer_of(c, CACHE_K, layer);
+    const attn_tensor turned = as_tensor(&desk);
+    const cache_place only = { 0, 0 };
+    int64_t i;
+    for (i = 0; i < run->rows; i++) {
+        const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
+        const int64_t number = run->number + i;
+        attn_rope_rows rows = rows_to_turn(c, s, x, 1, &number);
+        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, x, 0);
+        rows.y = desk;
+        apply_rope(s->rope, &rows);
+        copy_heads(&to, y, &turned, only, c->num_heads_kv, 1, c->head_dim);
+    }
+}
+
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
@@ -10672,7 +10740,9 @@ static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step
     cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
         const cache_place from = row_in_step(c, part, &run);
-        if (s->rope)
+        if (s->rope && c->k.dtype > LAST_PLAIN)
+            desk_run(c, layer, s, part->sequence, from, &run);
+        else if (s->rope)
             turn_run(c, layer, s, from, &run);
         else
             copy_run(c, layer, s, from, &run, CACHE_K);
@@ -11030,10 +11100,14 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
     const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
     const array_set set = { read_fields, n, to, &x, .written = OUTPUT_RESULT };
+    attn_tensor k, v;
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
     status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    k = as_tensor(&to->k);
+    v = as_tensor(&to->v);
+    status = status ? status : check_rows(c, &k, &v, why);
     status = status ? status : check_written(&set, 1, NULL, why);
     return status ? status : check_arrays_apart(c, &set, why);
 }

@@ -474,6 +474,33 @@ static attn_status check_array(const call_field *f, const void *base, const call
     return status ? status : check_aligned(f->name, field_data(f, base), each, why);
 }
 
+/* check_whole wants a number of elements of K or V to be whole units of its type. */
+COLD static attn_status check_whole(const char *name, const char *part, int64_t value,
+                                    const char *of, int dtype, text *why)
+{
+    const storage *type = &storages[dtype];
+    if (value % type->unit == 0)
+        return ATTN_OK;
+    put(why, name);
+    put_field(why, part, value);
+    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
+    put(why, of);
+    put(why, ".dtype is ");
+    return bad(why, ATTN_ERR_ARG, type->name);
+}
+
+/* check_whole_units looks at a row of K or V, and at its strides, which are resolved. */
+COLD static attn_status check_whole_units(const char *name, const attn_tensor *x,
+                                          const char *dim_name, int64_t dim, text *why)
+{
+    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
+    attn_status status = check_whole("", dim_name, dim, name, x->dtype, why);
+    int axis;
+    for (axis = 0; axis < 3 && !status; axis++)
+        status = check_whole(name, stride_names[axis], strides[axis], name, x->dtype, why);
+    return status;
+}
+
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {

@@ -178,30 +178,6 @@ static attn_status check_support(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
-/* check_whole_units wants a row of K or V and its strides, which are resolved, to be whole units of
- * its type. */
-static attn_status check_whole_units(const char *name, const attn_tensor *x, const char *dim_name,
-                                     int64_t dim, text *why)
-{
-    const storage *type = &storages[x->dtype];
-    const ptrdiff_t strides[3] = { x->stride_batch, x->stride_head, x->stride_seq };
-    int axis = 0;
-    while (axis < 3 && strides[axis] % type->unit == 0)
-        axis++;
-    if (dim % type->unit) {
-        put_field(why, dim_name, dim);
-    } else if (axis < 3) {
-        put(why, name);
-        put_field(why, stride_names[axis], strides[axis]);
-    } else {
-        return ATTN_OK;
-    }
-    put_numbers(why, " must be a multiple of #: ", NUMBERS(type->unit));
-    put(why, name);
-    put(why, ".dtype is ");
-    return bad(why, ATTN_ERR_ARG, type->name);
-}
-
 static attn_status check_units(const attn_params *p, text *why)
 {
     const char *const own = p->head_dim_v == p->head_dim ? "head_dim" : "head_dim_v";

@@ -13,8 +13,8 @@ enum {
     LONG = BASE_MOST + LONGEST + 8,
     GROUP_HEADS = 2,
     QUERY_HEADS = 4,
-    BIT_DIM = 32,
-    BIT_DIM_V = 16,
+    BIT_DIM = 64,
+    BIT_DIM_V = 32,
     GARBAGE = 3
 };
 
@@ -33,7 +33,7 @@ typedef struct passage { /* one way through a cache */
     int64_t batch, chunk, base, prefix, window; /* window -1: none */
     int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
     int32_t order[BATCH];             /* of the sequences in the cache */
-    int rollback, turned, positions, packed;
+    int rollback, turned, positions, packed, stored;
     attn_rope rope;
     const attn_kernels *kernels;
 } passage;
@@ -74,24 +74,26 @@ static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_
     return t;
 }
 
-/* Keys of all numbers as a cache should store them: turned by one call, values converted. */
+/* Keys of all numbers as a cache should store them: turned by one call, values converted. What has
+ * fewer than 16 bits is made of turned keys in f32. */
 static void make_plain(const passage *w)
 {
+    static float turned[BATCH][GROUP_HEADS][LONG][BIT_DIM];
+    const int in_f32 = cache.k.dtype > ATTN_BF16;
     attn_rope_rows rows = { 0 };
     rows.batch = BATCH;
     rows.num_heads = GROUP_HEADS;
     rows.seq_len = LONG;
     rows.head_dim = BIT_DIM;
     rows.x.data = keys;
-    rows.y.data = plain_k;
-    rows.y.dtype = cache.k.dtype;
+    rows.y.data = in_f32 ? (void *)turned : plain_k;
+    rows.y.dtype = in_f32 ? ATTN_F32 : cache.k.dtype;
     rows.first = w->shift;
     if (w->turned)
         CHECK(attn_rope_apply(&w->rope, &rows, why, WHY) == ATTN_OK, "%s", why);
-    else if (cache.k.dtype == ATTN_F32)
-        memcpy(plain_k, keys, sizeof keys);
-    else
-        attn_convert(plain_k, cache.k.dtype, keys, ATTN_F32, sizeof keys / sizeof(float));
+    if (in_f32 || !w->turned)
+        attn_convert(plain_k, cache.k.dtype, w->turned ? turned : keys, ATTN_F32,
+                     sizeof keys / sizeof(float));
     attn_convert(plain_v, cache.v.dtype, vals, ATTN_F32, sizeof vals / sizeof(float));
 }
 
@@ -130,7 +132,6 @@ static void run_plain(const passage *w)
     int64_t key_base[BATCH];
     int32_t q_len[BATCH];
     attn_params p = bit_params(w, &plain, 0, LONGEST);
-    const size_t wide_k = dtype_size(cache.k.dtype), wide_v = dtype_size(cache.v.dtype);
     for (int b = 0; b < BATCH; b++) {
         key_base[b] = w->base;
         q_len[b] = (int32_t)w->len[b];
@@ -138,8 +139,10 @@ static void run_plain(const passage *w)
     p.seq_len_kv = LONGEST;
     p.key_base = key_base;
     p.q_len = p.kv_len = q_len;
-    p.k = strided(plain_k + (size_t)(w->base * BIT_DIM) * wide_k, GROUP_HEADS, LONG, BIT_DIM);
-    p.v = strided(plain_v + (size_t)(w->base * BIT_DIM_V) * wide_v, GROUP_HEADS, LONG, BIT_DIM_V);
+    p.k = strided(plain_k + dtype_bytes(cache.k.dtype, w->base * BIT_DIM), GROUP_HEADS, LONG,
+                  BIT_DIM);
+    p.v = strided(plain_v + dtype_bytes(cache.v.dtype, w->base * BIT_DIM_V), GROUP_HEADS, LONG,
+                  BIT_DIM_V);
     p.k.dtype = cache.k.dtype;
     p.v.dtype = cache.v.dtype;
     CHECK(test_run(&p) == ATTN_OK, "plain");
@@ -172,6 +175,15 @@ static void pack_step(const passage *w, attn_cache_step *s, int64_t first, int32
     s->seq_len = tokens;
 }
 
+/* What is there already in the types of the cache. */
+static void take_stored(attn_cache_step *s, int64_t first)
+{
+    s->k.data = plain_k + dtype_bytes(cache.k.dtype, first * BIT_DIM);
+    s->k.dtype = cache.k.dtype;
+    s->v.data = plain_v + dtype_bytes(cache.v.dtype, first * BIT_DIM_V);
+    s->v.dtype = cache.v.dtype;
+}
+
 /* Keys from `first` on of each entry, len[b] of them, as numbers from there on. */
 static void append_rows(const passage *w, int64_t batch, int64_t first, const int32_t *len)
 {
@@ -189,6 +201,8 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
         positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
     if (w->packed)
         pack_step(w, &s, first, cu, positions);
+    else if (w->stored)
+        take_stored(&s, first);
     s.rope = w->turned ? &w->rope : NULL;
     s.positions = w->turned && w->positions ? positions : NULL;
     CHECK(attn_cache_append(&cache, &s, why, WHY) == ATTN_OK, "%s: %s", w->route->name, why);
@@ -275,6 +289,27 @@ static void compare_passage(const passage *w)
         }
 }
 
+/* All that is present of an entry, as it is stored: the bytes that plain arrays have. */
+static void compare_stored(const passage *w, int64_t b)
+{
+    static unsigned char room[2][GROUP_HEADS * LONG * BIT_DIM * sizeof(float)];
+    const int64_t q = w->order[b], first = cache.begin[q], count = cache.length[q];
+    const attn_output k = { .dtype = cache.k.dtype, .data = room[0] };
+    const attn_output v = { .dtype = cache.v.dtype, .data = room[1] };
+    CHECK(attn_cache_read(&cache, 0, q, first, count, &k, &v, why, WHY) == ATTN_OK, "%s", why);
+    for (int h = 0; h < GROUP_HEADS; h++) {
+        const int64_t row = (b * GROUP_HEADS + h) * LONG + first;
+        const size_t k_bytes = dtype_bytes(cache.k.dtype, count * BIT_DIM);
+        const size_t v_bytes = dtype_bytes(cache.v.dtype, count * BIT_DIM_V);
+        CHECK(memcmp(room[0] + (size_t)h * k_bytes,
+                     plain_k + dtype_bytes(cache.k.dtype, row * BIT_DIM), k_bytes) == 0 &&
+                  memcmp(room[1] + (size_t)h * v_bytes,
+                         plain_v + dtype_bytes(cache.v.dtype, row * BIT_DIM_V), v_bytes) == 0,
+              "%s: entry %d, head %d is stored as other bytes, types %s %s", w->route->name, (int)b,
+              h, dtype_name(cache.k.dtype), dtype_name(cache.v.dtype));
+    }
+}
+
 static passage random_passage(const struct route *route, int64_t chunk, int64_t base)
 {
     passage w = { 0 };
@@ -293,6 +328,7 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
     w.turned = rng_chance(50);
     w.positions = rng_chance(50);
     w.packed = rng_chance(30);
+    w.stored = !w.turned && rng_chance(50);
     w.rope.interleaved = rng_chance(50);
     for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
         w.shift[b] = rng_int(-9, 9);
@@ -315,8 +351,8 @@ static int make_passage_cache(const passage *w)
     cache.window_left = cache.ring ? w->window : 0;
     cache.capacity = cache.ring ? w->window + longest : LONGEST + GARBAGE;
     cache.layout = (int)rng_int(0, 1);
-    cache.k.dtype = (int)rng_int(0, 2);
-    cache.v.dtype = (int)rng_int(0, 2);
+    cache.k.dtype = (int)rng_int(0, ATTN_Q4_0);
+    cache.v.dtype = (int)rng_int(0, ATTN_Q4_0);
     return cache_start();
 }
 
@@ -336,6 +372,8 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
     for (int64_t t = w.prefix; t < LONGEST; t += chunk)
         run_chunk(&w, t);
     compare_passage(&w);
+    for (int64_t b = 0; b < w.batch; b++)
+        compare_stored(&w, b);
 }
 
 void test_cache_bits(void)

@@ -76,10 +76,21 @@ static attn_status call_read(misuse_call *a)
 /* The caches that are ready: three sequences with 7, 2 and no keys; in a ring that went over its
  * end 17, 12 and none. WITH_TABLE: steps have a rope with a table. SAME_ROWS: all rows of k and of
  * v are one. */
-enum { PLAIN, RINGED, FEW_PAGES, ALL_PAGES, TWO_LAYERS, WITH_TABLE, SAME_ROWS, READY_KINDS };
+enum {
+    PLAIN,
+    RINGED,
+    FEW_PAGES,
+    ALL_PAGES,
+    TWO_LAYERS,
+    WITH_TABLE,
+    SAME_ROWS,
+    UNITS,
+    TWO_OF_UNITS,
+    READY_KINDS
+};
 
 static const attn_cache not_ready;
-static float new_keys[2 * 2 * 2 * 8], turns[64 * 4];
+static float new_keys[2 * 2 * 2 * 32], turns[64 * 4];
 static const int32_t lists[][2] = { { 0, 1 }, { 1, 1 }, { -1, 0 }, { 0, 3 },
                                     { 7, 2 }, { 5, 5 }, { -1, 5 } };
 static const int32_t borders[][3] = { { 0, 3, 5 }, { 0, 3, 2 }, { -1, 2, 3 } };
@@ -87,13 +98,15 @@ static const int64_t near_positions[24] = { 0, 0, 1, 5 }, far[] = { 0, 0, (int64
 
 static attn_cache ready_shape(int kind)
 {
+    const int in_units = kind == UNITS || kind == TWO_OF_UNITS;
     attn_cache c = { 0 };
     c.num_sequences = 3;
     c.num_heads_kv = 2;
-    c.head_dim = 8;
+    c.head_dim = in_units ? 32 : 8;
     c.capacity = 12;
-    c.num_layers = kind == TWO_LAYERS ? 2 : 1;
-    c.k.dtype = ATTN_F16;
+    c.num_layers = kind == TWO_LAYERS || kind == TWO_OF_UNITS ? 2 : 1;
+    c.k.dtype = in_units ? ATTN_Q8_0 : ATTN_F16;
+    c.v.dtype = in_units ? ATTN_Q4_0 : ATTN_F32;
     c.ring = kind == RINGED;
     c.window_left = kind == RINGED ? 6 : 0;
     c.page_size = kind == FEW_PAGES || kind == ALL_PAGES ? 4 : 0;
@@ -174,7 +187,18 @@ static const misuse misuses[] = {
         "window_left (12) of a ring must be below capacity (12)"),
     N64(size, RINGED, shape.window_left, -1, ARG, "window_left (-1) must be at least 0"),
     INT(size, PLAIN, shape.layout, 2, ARG, "layout (2) must be at most 1: 0 is BHSD, 1 is BSHD"),
-    INT(size, PLAIN, shape.k.dtype, 3, ARG, "k.dtype (3) must be at most 2"),
+    INT(size, PLAIN, shape.k.dtype, 8, ARG, "k.dtype (8) must be at most 7: 0 is f32, 1 is f16"),
+    INT(size, PLAIN, shape.k.dtype, ATTN_Q5_0, ARG,
+        "head_dim (8) must be a multiple of 32: k.dtype is q5_0"),
+    N64(size, UNITS, shape.head_dim_v, 16, ARG,
+        "head_dim_v (16) must be a multiple of 32: v.dtype is q4_0"),
+    STRIDE(size, UNITS, shape.k.stride_head, 1000, ARG,
+           "k.stride_head (1000) must be a multiple of 32: k.dtype is q8_0"),
+    STRIDE(init, UNITS, shape.v.stride_seq, 33, ARG,
+           "v.stride_seq (33) must be a multiple of 32: v.dtype is q4_0"),
+    STRIDE(size, TWO_OF_UNITS, shape.v_stride_layer, 5000, ARG,
+           "v_stride_layer (5000) must be a multiple of 32: v.dtype is q4_0"),
+    STRIDE(size, UNITS, shape.k.stride_seq, 32 * 12, ARG, "with its strides rows share elements"),
     INT(init, PLAIN, shape.v.dtype, -1, ARG, "v.dtype (-1) must be at least 0"),
     STRIDE(size, PLAIN, shape.k.stride_head, PTRDIFF_MIN, ARG,
            "k.stride_head (ATTN_STRIDE_BROADCAST) must be 0 (packed) or a stride"),
@@ -221,9 +245,15 @@ static const misuse misuses[] = {
     PTR(append, PLAIN, s.k.data, NULL, ARG, "k.data is NULL"),
     PTR(write, PLAIN, s.v.data, NULL, ARG, "v.data is NULL"),
     INT(append, PLAIN, s.layout, 2, ARG, "layout (2) must be at most 1: 0 is BHSD, 1 is BSHD"),
-    INT(append, PLAIN, s.k.dtype, ATTN_BF16, ARG, "k.dtype (2) must be f32 (0) or as stored (1)"),
-    INT(append, PLAIN, s.v.dtype, ATTN_F16, ARG, "v.dtype (1) must be f32 (0) or as stored (0)"),
-    INT(write, PLAIN, s.v.dtype, 7, ARG, "v.dtype (7) must be f32 (0) or as stored (0)"),
+    INT(append, PLAIN, s.k.dtype, ATTN_Q8_0, ARG,
+        "k.dtype (5) must be as stored (1) or one of these: 0 is f32, 1 is f16, 2 is bf16"),
+    INT(append, PLAIN, s.v.dtype, ATTN_E4M3, ARG,
+        "v.dtype (3) must be as stored (0) or one of these: 0 is f32, 1 is f16, 2 is bf16"),
+    INT(write, PLAIN, s.v.dtype, -1, ARG,
+        "v.dtype (-1) must be as stored (0) or one of these: 0 is f32, 1 is f16, 2 is bf16"),
+    INT(append, UNITS, s.k.dtype, ATTN_Q8_0, ARG,
+        "k.dtype (5): rope turns keys before they are stored: 0 is f32, 1 is f16, 2 is bf16"),
+    INT(append, UNITS, s.v.dtype, ATTN_Q8_0, ARG, "v.dtype (5) must be as stored (7) or one of"),
     STRIDE(append, PLAIN, s.k.stride_head, PTRDIFF_MAX / 4, OVERFLOW, "k: batch (2) x heads (2)"),
     INT(append, PLAIN, rope.scaling, 9, ARG, "scaling (9)"),
     N64(append, PLAIN, rope.dim, 3, ARG, "dim (3)"),
@@ -290,8 +320,10 @@ static const misuse misuses[] = {
     N64(read, PLAIN, count, 7, ARG, "first (1) and first + count (8) must ascend from 0 to 7"),
     N64(read, PLAIN, first, INT64_MAX, ARG, "first (9223372036854775807)"),
     N64(read, PLAIN, first, -1, ARG, "first (-1)"),
-    INT(read, PLAIN, k.dtype, ATTN_BF16, ARG, "k.dtype (2) must be f32 (0) or as stored (1)"),
-    INT(read, PLAIN, v.dtype, ATTN_F16, ARG, "v.dtype (1) must be f32 (0) or as stored (0)"),
+    INT(read, PLAIN, k.dtype, ATTN_Q8_0, ARG,
+        "k.dtype (5) must be as stored (1) or one of these: 0 is f32, 1 is f16, 2 is bf16"),
+    INT(read, PLAIN, v.dtype, 8, ARG,
+        "v.dtype (8) must be as stored (0) or one of these: 0 is f32, 1 is f16, 2 is bf16"),
     STRIDE(read, PLAIN, v.stride_seq, PTRDIFF_MIN, ARG, "v.stride_seq (ATTN_STRIDE_BROADCAST)"),
     STRIDE(read, PLAIN, k.stride_head, PTRDIFF_MAX / 2, OVERFLOW, "k: batch (1) x heads (2)"),
 };
@@ -401,7 +433,7 @@ static void test_good_calls(void)
                 continue;
             make_ready(kind);
             good_call(&call, kind);
-            if (calls[i] == call_append && kind == TWO_LAYERS)
+            if (calls[i] == call_append && (kind == TWO_LAYERS || kind == TWO_OF_UNITS))
                 continue;
             CHECK(calls[i](&call) == ATTN_OK && strcmp(why, "ok") == 0, "%s", why);
         }

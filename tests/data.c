@@ -293,10 +293,27 @@ size_t dtype_size(int dtype)
     return dtype == ATTN_F32 ? 4 : 2;
 }
 
+/* The types that K and V may have, in the order of attn_dtype. */
+static const struct {
+    const char *name;
+    int unit, bytes; /* numbers that are stored together, in these bytes */
+} stored_types[] = { { "f32", 1, 4 },  { "f16", 1, 2 },    { "bf16", 1, 2 },   { "e4m3", 1, 1 },
+                     { "e5m2", 1, 1 }, { "q8_0", 32, 34 }, { "q5_0", 32, 22 }, { "q4_0", 32, 18 } };
+enum { STORED_TYPES = (int)(sizeof stored_types / sizeof *stored_types) };
+
 const char *dtype_name(int dtype)
 {
-    static const char *const names[] = { "f32", "f16", "bf16" };
-    return dtype >= 0 && dtype < 3 ? names[dtype] : "unknown";
+    return dtype >= 0 && dtype < STORED_TYPES ? stored_types[dtype].name : "unknown";
+}
+
+int dtype_unit(int dtype)
+{
+    return stored_types[dtype].unit;
+}
+
+size_t dtype_bytes(int dtype, int64_t numbers)
+{
+    return (size_t)(numbers / stored_types[dtype].unit * stored_types[dtype].bytes);
 }
 
 static float load_half(uint16_t half)

@@ -166,8 +166,10 @@ void test_release_to(int mark);
 
 /* ---- storage types, decoded and encoded without attn.c */
 
-size_t dtype_size(int dtype);
+size_t dtype_size(int dtype); /* of f32, f16 or bf16, as in loads and stores */
 const char *dtype_name(int dtype);
+int dtype_unit(int dtype);                      /* numbers that are stored together */
+size_t dtype_bytes(int dtype, int64_t numbers); /* of whole units */
 float dtype_load(int dtype, const void *at);
 void dtype_store(int dtype, void *at, float value); /* to nearest even, NaN canonical */
 uint32_t float_bits(float value);

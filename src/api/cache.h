@@ -67,7 +67,7 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type. NULL data puts it into the memory of
+    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
@@ -87,10 +87,12 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
+    float *desks;        /* where keys are turned that are then stored in fewer bits */
 } attn_cache;
 
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
- * rows are numbered by token. k and v are in f32 or in the type of the cache. */
+ * rows are numbered by token. k and v are in f32, f16, bf16 or the type of the cache; keys that are
+ * turned are in f32, f16 or bf16. */
 typedef struct attn_cache_step {
     int64_t batch;            /* sequences that get keys; 0 stores nothing, and is no error */
     const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
@@ -197,8 +199,8 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 /* attn_cache_read() copies keys and values of numbers first to first+count-1 of a sequence to *k
  * and *v.
  *
- * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32 or as stored, and
- * their stride_batch is not used. k or v is not wanted if it or its data is NULL. Returns
+ * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32, f16, bf16 or as
+ * stored, and their stride_batch is not used. k or v is not wanted if it or its data is NULL. Returns
  * ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,

@@ -272,10 +272,14 @@ static attn_status resolve_outputs(const attn_cache *c, int64_t count, cache_out
     const call_axes x = axes_of_rows(c, 1, count);
     const int n = COUNT_OF(read_fields);
     const array_set set = { read_fields, n, to, &x, .written = OUTPUT_RESULT };
+    attn_tensor k, v;
     attn_status status = check_output_fields(read_fields, n, to, why);
     status = status ? status : check_dtype(c, CACHE_K, to->k.dtype, why);
     status = status ? status : check_dtype(c, CACHE_V, to->v.dtype, why);
     status = status ? status : resolve_arrays(read_fields, n, to, &x, why);
+    k = as_tensor(&to->k);
+    v = as_tensor(&to->v);
+    status = status ? status : check_rows(c, &k, &v, why);
     status = status ? status : check_written(&set, 1, NULL, why);
     return status ? status : check_arrays_apart(c, &set, why);
 }

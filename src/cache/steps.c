@@ -227,15 +227,24 @@ static call_axes axes_of_rows(const attn_cache *c, int64_t batch, int64_t rows)
     return x;
 }
 
-/* check_dtype says "k.dtype (2) must be f32 (0) or as stored (1)". */
+/* check_dtype takes plain types and the one that is stored. */
 static attn_status check_dtype(const attn_cache *c, int side, int dtype, text *why)
 {
     const cache_side s = side_of(c, side);
     const int64_t values[] = { dtype, s.storage.dtype };
-    if (dtype == ATTN_F32 || dtype == s.storage.dtype)
+    if ((dtype >= 0 && dtype <= LAST_PLAIN) || dtype == s.storage.dtype)
         return ATTN_OK;
     put(why, s.name);
-    return bad_numbers(why, ATTN_ERR_ARG, ".dtype (#) must be f32 (0) or as stored (#)", values);
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       ".dtype (#) must be as stored (#) or one of these: " PLAIN_DTYPES, values);
+}
+
+/* check_rows wants rows of K and V, whose strides are resolved, to be whole units of their types. */
+static attn_status check_rows(const attn_cache *c, const attn_tensor *k, const attn_tensor *v,
+                              text *why)
+{
+    const attn_status status = check_whole_units("k", k, "head_dim", c->head_dim, why);
+    return status ? status : check_whole_units("v", v, "head_dim_v", c->head_dim_v, why);
 }
 
 static attn_status check_data(const attn_cache_step *s, text *why)
@@ -279,6 +288,9 @@ static attn_status check_turning(const attn_cache *c, const attn_cache_step *s, 
     if (!s->rope)
         return s->positions ? bad(why, ATTN_ERR_ARG, "positions are given, but rope is NULL")
                             : ATTN_OK;
+    if (s->k.dtype > LAST_PLAIN)
+        return bad_field(why, ATTN_ERR_ARG, "k.dtype", s->k.dtype,
+                         ": rope turns keys before they are stored: " PLAIN_DTYPES);
     status = check_rope(s->rope, c->head_dim, why);
     status = status ? status : check_angles_apart(c, s->rope, why);
     for (b = 0; b < s->batch && !status; b++) {
@@ -305,6 +317,7 @@ static attn_status resolve_step(const attn_cache *c, attn_cache_step *s, int ext
     status = status ? status : check_dtype(c, CACHE_V, s->v.dtype, why);
     status = status ? status : check_data(s, why);
     status = status ? status : resolve_arrays(step_fields, n, s, &x, why);
+    status = status ? status : check_rows(c, &s->k, &s->v, why);
     status = status ? status : check_arrays_apart(c, &set, why);
     return status ? status : check_turning(c, s, extended, why);
 }

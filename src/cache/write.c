@@ -84,6 +84,25 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
+/* desk_run turns row after row on the sequence's desk. */
+static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
+                     cache_place from, const cache_run *run)
+{
+    const attn_output desk = desk_of(c, layer, q), to = layer_of(c, CACHE_K, layer);
+    const attn_tensor turned = as_tensor(&desk);
+    const cache_place only = { 0, 0 };
+    int64_t i;
+    for (i = 0; i < run->rows; i++) {
+        const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
+        const int64_t number = run->number + i;
+        attn_rope_rows rows = rows_to_turn(c, s, x, 1, &number);
+        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, x, 0);
+        rows.y = desk;
+        apply_rope(s->rope, &rows);
+        copy_heads(&to, y, &turned, only, c->num_heads_kv, 1, c->head_dim);
+    }
+}
+
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
@@ -91,7 +110,9 @@ static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step
     cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
         const cache_place from = row_in_step(c, part, &run);
-        if (s->rope)
+        if (s->rope && c->k.dtype > LAST_PLAIN)
+            desk_run(c, layer, s, part->sequence, from, &run);
+        else if (s->rope)
             turn_run(c, layer, s, from, &run);
         else
             copy_run(c, layer, s, from, &run, CACHE_K);
