@@ -207,7 +207,8 @@ typedef struct attn_product {
     int64_t dim;           /* head_dim, or head_dim_v */
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
-    attn_ahead *ahead; /* NULL = nothing */
+    attn_ahead *ahead;   /* NULL = nothing */
+    const float *scales; /* [dim / 32][rows], for qk_units */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -261,6 +262,7 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+#define ATTN_CPU_DOTS 8u   /* products of bytes besides: AVX-512 VNNI */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -301,6 +303,14 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
     /* and factor are finite. */                                                                    \
     X(void, qk, (const attn_product *p), (p))                                                       \
+    /* What qk_units reads of queries that are whole numbers from -127 to 127; `to` has room for */ \
+    /* head_dim * rows floats. */                                                                   \
+    X(void, pack_units, (float *to, const float *const *q, int64_t head_dim), (to, q, head_dim))    \
+    /* The same as qk of whole numbers: a chain over units of fma(sum of 32 products, */            \
+    /* fl(scales[unit][lane] * scale of the key's unit), chain). p->by is what pack_units gives, */ \
+    /* and p->runs has one run of n rows of units: a scale in f16 and 32 signed bytes. Sums are */  \
+    /* exact: below 2^24. The other lanes get numbers, too. */                                      \
+    X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
@@ -843,6 +853,32 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
         to[i] = d * (float)from->q[i];
 }
 
+/* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */
+static inline void unpack_q5(q8_unit *RESTRICT to, const q5_unit *RESTRICT from)
+{
+    static const int16_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3,    1 << 4,  1 << 5,
+                                            1 << 6,  1 << 7,  1 << 8,  1 << 9,    1 << 10, 1 << 11,
+                                            1 << 12, 1 << 13, 1 << 14, -32767 - 1 };
+    const int16_t first = (int16_t)(from->upper[0] | from->upper[1] << 8);
+    const int16_t second = (int16_t)(from->upper[2] | from->upper[3] << 8);
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) { /* A bit that is not there takes 16 away. */
+        to->q[i] = (int8_t)((from->lower[i] & 15) - ((first & bit[i]) == 0) * 16);
+        to->q[i + HALF_UNIT] = (int8_t)((from->lower[i] >> 4) - ((second & bit[i]) == 0) * 16);
+    }
+}
+
+static inline void unpack_q4(q8_unit *RESTRICT to, const q4_unit *RESTRICT from)
+{
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) {
+        to->q[i] = (int8_t)((from->q[i] & 15) - 8);
+        to->q[i + HALF_UNIT] = (int8_t)((from->q[i] >> 4) - 8);
+    }
+}
+
 static inline void load_q5(float *RESTRICT to, const q5_unit *RESTRICT from)
 {
     static const int32_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
@@ -896,6 +932,36 @@ static int nearest_away(float x)
     const int whole = (int)size;
     const int near = whole + (size - (float)whole >= 0.5f);
     return x < 0 ? -near : near;
+}
+
+/* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
+ * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
+ * are 0 where it has no inverse. */
+static float round_unit(float *to, const float *x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    float rounded[UNIT], size, scale, inverse; /* `to` may be x */
+    int32_t most = 0;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = bits > most ? bits : most;
+    }
+    size = float_of((uint32_t)most);
+    scale = size / 127.0f;
+    inverse = inverse_scale(scale);
+    if (!is_finite(size)) {
+        memset(to, 0, UNIT * sizeof *to);
+        return float_of(CANONICAL_NAN);
+    }
+    for (i = 0; i < UNIT; i++) {
+        float y = x[i] * inverse;
+        y = y + magic;
+        y = y - magic;
+        rounded[i] = y;
+    }
+    memcpy(to, rounded, sizeof rounded);
+    return scale;
 }
 
 static void store_q8(q8_unit *to, const float *x)
@@ -1151,29 +1217,50 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
     kernels->narrow_bf16(to, from, n);
 }
 
+static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
+{
+    memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
+}
+
+static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q5_unit *unit = (const q5_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q5(to++, unit++);
+}
+
+static void unpack_q4_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q4_unit *unit = (const q4_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q4(to++, unit++);
+}
+
 typedef struct storage {
     const char *name;
     int unit;     /* numbers that are stored together, */
     size_t bytes; /* in these bytes */
-    /* Nonzero means that the products for few lanes read rows of it as they lie. */
-    int in_products;
+    /* Nonzero means that the products for few lanes, of K or of V, read rows of it as they lie. */
+    int in_products[2];
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
     /* NULL for f32, whose runs are copied, as they are in writing. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    /* NULL where there are no whole numbers. */
+    void (*unpack)(q8_unit *to, const void *from, int64_t n);
 } storage;
 
 /* The table is in the order of attn_dtype. */
 static const storage storages[] = {
-    { "f32", 1, 4, 1, load_f32, NULL, NULL },
-    { "f16", 1, 2, 1, load_f16, write_f16, read_f16 },
-    { "bf16", 1, 2, 1, load_bf16, write_bf16, read_bf16 },
-    { "e4m3", 1, 1, 0, NULL, NULL, read_e4m3 },
-    { "e5m2", 1, 1, 0, NULL, NULL, read_e5m2 },
-    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, NULL, read_q8_0 },
-    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, NULL, read_q5_0 },
-    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, NULL, read_q4_0 },
+    { "f32", 1, 4, { 1, 1 }, load_f32, NULL, NULL, NULL },
+    { "f16", 1, 2, { 1, 1 }, load_f16, write_f16, read_f16, NULL },
+    { "bf16", 1, 2, { 1, 1 }, load_bf16, write_bf16, read_bf16, NULL },
+    { "e4m3", 1, 1, { 0, 0 }, NULL, NULL, read_e4m3, NULL },
+    { "e5m2", 1, 1, { 0, 0 }, NULL, NULL, read_e5m2, NULL },
+    { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
@@ -1325,10 +1412,18 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 #define DEAD_B 1
 #define DEAD_X 2
 
+/* All are whole numbers below 2^24, so that a step is exact without an FMA, too. */
+#define WHOLE 3
+
 /* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. */
 KERNEL float link(int hw, int select, float x, float b, float c)
 {
-    const float y = fma32(hw, x, b, c);
+    float y = x * b;
+    if (select == WHOLE && !hw)
+        return c + y;
+    y = fma32(hw, x, b, c);
+    if (select == WHOLE)
+        return y;
     return select ? choose(is_dead(select == DEAD_X ? x : b), c, y) : y;
 }
 
@@ -1675,6 +1770,66 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
     all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
+#define UNIT_KEYS 8
+
+/* The chains of eight keys go through s. */
+KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const float (*k)[UNIT],
+                     const float *scale, float *s)
+{
+    const float *const q = p->scales + unit * LANES + at;
+    float sums[UNIT_KEYS][STRIP];
+    const chains z = { .c = sums[0],
+                       .ci = STRIP,
+                       .x = k[0],
+                       .xi = UNIT,
+                       .xt = 1,
+                       .b = p->by + unit * UNIT * LANES + at,
+                       .bt = LANES,
+                       .n = UNIT,
+                       .factor = 1.0f };
+    int i, r;
+    chains8(hw, WHOLE, 1, 1, &z, 0, 0);
+    for (i = 0; i < UNIT_KEYS; i++)
+        for (r = 0; r < STRIP; r++) {
+            const float by = q[r] * scale[i];
+            s[i * LANES + r] = fma32(hw, sums[i][r], by, s[i * LANES + r]);
+        }
+}
+
+/* Up to eight keys, whose logits without the factor become s. */
+KERNEL void add_units(int hw, const attn_product *p, const char *row, int keys, float *s)
+{
+    float k[UNIT_KEYS][UNIT] = { { 0 } }, scale[UNIT_KEYS] = { 0 };
+    int64_t unit;
+    int i, t, at;
+    for (unit = 0; unit < p->dim / UNIT; unit++) {
+        for (i = 0; i < keys; i++) {
+            const q8_unit *from = (const q8_unit *)(const void *)(row + i * p->runs->stride) + unit;
+            scale[i] = f16_to_f32(from->scale);
+            for (t = 0; t < UNIT; t++)
+                k[i][t] = (float)from->q[t];
+        }
+        for (at = p->lanes.begin / STRIP * STRIP; at < p->lanes.end; at += STRIP)
+            add_unit(hw, p, unit, at, (const float(*)[UNIT])k, scale, s + at);
+    }
+}
+
+KERNEL void qk_units_body(int hw, const attn_product *p)
+{
+    const int64_t each = p->ahead ? p->ahead->lines * UNIT_KEYS / p->n + 1 : 0;
+    const char *row = p->runs->run[0];
+    int j, i, keys;
+    for (j = 0; j < p->n; j += keys, row += keys * p->runs->stride) {
+        float s[UNIT_KEYS * LANES] = { 0 };
+        keys = p->n - j < UNIT_KEYS ? p->n - j : UNIT_KEYS;
+        ask_ahead(p->ahead, each);
+        add_units(hw, p, row, keys, s);
+        for (i = 0; i < keys * LANES; i++)
+            p->to[j * LANES + i] = s[i] * p->factor;
+    }
+    ask_ahead(p->ahead, INT64_MAX);
+}
+
 static void add_values_soft(const attn_product *p)
 {
     add_values_body(0, 0, p);
@@ -1964,6 +2119,7 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
 #define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
 #define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
 #define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)
@@ -2520,6 +2676,7 @@ static const call_field call_fields[] = {
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
 
     /* ---- tensors */
     { LAYOUT },
@@ -3095,7 +3252,7 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17, dots = 1u << 11;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
     if (r[0] < 7)
@@ -3109,7 +3266,7 @@ static unsigned detect_cpu(void)
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
     if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
-        found |= ATTN_CPU_AVX512;
+        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS : 0);
     return found;
 }
 #else
@@ -3415,7 +3572,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, states, row_tile_bytes;
+    int64_t lanes, qt, scales, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -3492,8 +3649,9 @@ typedef struct tile {
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;    /* qt is [head_dim][rows]. */
-    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *qt;     /* qt is [head_dim][rows], or what pack_units gives. */
+    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
@@ -4695,6 +4853,9 @@ static attn_status check_limits(const attn_params *p, text *why)
 /* check_support refuses what has a meaning, but is not built. */
 static attn_status check_support(const attn_params *p, text *why)
 {
+    if (p->integer && !storages[p->k.dtype].unpack)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
+                         " needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
@@ -5085,6 +5246,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
     pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }
@@ -5864,6 +6026,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
+    t->scales = (float *)(void *)(own + pl->scales);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
             (float *)(void *)(own + pl->states) + i * pl->state_floats;
@@ -5979,6 +6142,7 @@ static void survey_lanes(tile *t)
 /* pack_queries packs the queries; lanes without one share a row of zeros. */
 static void pack_queries(tile *t)
 {
+    const attn_kernels *kernels = t->pl->kernels;
     const int64_t dim = t->pr->p.head_dim;
     const float *zeros = NULL;
     int r;
@@ -5989,7 +6153,26 @@ static void pack_queries(tile *t)
             zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
         t->row_in[r] = zeros;
     }
-    t->pl->kernels->pack(t->qt, t->row_in, dim);
+    if (t->pr->p.integer)
+        kernels->pack_units(t->qt, t->row_in, dim);
+    else
+        kernels->pack(t->qt, t->row_in, dim);
+}
+
+/* round_queries makes the queries whole numbers on the stage, where some lie already. */
+static void round_queries(tile *t)
+{
+    const int rows = t->pl->rows;
+    const int64_t dim = t->pr->p.head_dim;
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        float *const to = t->stage + r * dim;
+        for (d = 0; d < dim; d += UNIT)
+            t->scales[d / UNIT * rows + r] =
+                t->row_in[r] ? round_unit(to + d, t->row_in[r] + d) : 0.0f;
+        t->row_in[r] = t->row_in[r] ? to : NULL;
+    }
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
@@ -6000,6 +6183,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->columns = t->pr->p.head_dim_v;
     set_lanes(t, choice);
     survey_lanes(t);
+    if (t->used && t->pr->p.integer)
+        round_queries(t);
     if (t->used)
         pack_queries(t);
     return t->used;
@@ -6038,11 +6223,22 @@ static int64_t row_dim(const tile *t, int which)
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* copy_rows makes rows from j on of the open tile f32 rows, up to those that are already. */
+/* widen_row makes a row one of f32 or, for whole numbers, of units of 8 bits. */
+static void widen_row(const tile *t, int which, float *to, const char *row)
+{
+    const int dtype = key_tensor(t, which)->dtype;
+    const int64_t dim = row_dim(t, which);
+    if (which == KEYS && t->pr->p.integer)
+        storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
+    else
+        load_run(t->pl->kernels, dtype, to, row, 0, dim);
+}
+
+/* copy_rows copies rows from j on of the open tile, up to those that are copied already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
+    const int64_t pitch = t->pl->pitch[which];
     const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
@@ -6056,7 +6252,7 @@ static void copy_rows(tile *t, int which, int64_t j)
             row = row_of(t, which, &at);
             left = at.left;
         }
-        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
+        widen_row(t, which, keys->copy[which] + r * pitch, row);
     }
     keys->copied_from[which] = from < end ? from : end;
 }
@@ -6085,6 +6281,22 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
+}
+
+/* unit_rows gives rows j to j+n-1 of K as one run of units of 8 bits: in place if they lie in this way. */
+static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
+{
+    const attn_tensor *k = &t->pr->p.k;
+    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const int64_t pitch = t->pl->pitch[KEYS];
+    attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
+    list[0] = list[1] = row_of(t, KEYS, &at);
+    if (k->dtype == ATTN_Q8_0 && at.left >= n)
+        return runs;
+    copy_rows(t, KEYS, j);
+    runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
+    list[0] = list[1] = (const char *)(t->keys->copy[KEYS] + (j - t->keys->j0) * pitch);
+    return runs;
 }
 
 /* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
@@ -6118,7 +6330,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
     const plan *pl = t->pl;
     const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
     if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
-        !storages[dtype].in_products)
+        !storages[dtype].in_products[which])
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
@@ -6455,7 +6667,11 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.end = t->pl->rows;
     }
     product.lanes = lanes;
-    if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
+    if (p->integer) {
+        product.scales = t->scales;
+        runs = unit_rows(t, j0, n, t->operand_runs);
+        kernels->qk_units(&product);
+    } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {
         product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
@@ -9935,7 +10151,8 @@ static int64_t desk_floats(const attn_cache *c)
 static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q)
 {
     const int64_t floats = desk_floats(c);
-    const attn_output desk = { ATTN_F32, floats, c->head_dim, c->head_dim,
+    const ptrdiff_t dim = (ptrdiff_t)c->head_dim;
+    const attn_output desk = { ATTN_F32, (ptrdiff_t)floats, dim, dim,
                                c->desks + (layer * c->num_sequences + q) * floats };
     return desk;
 }

@@ -370,7 +370,8 @@ typedef struct attn_product {
     int64_t dim;           /* head_dim, or head_dim_v */
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
-    attn_ahead *ahead; /* NULL = nothing */
+    attn_ahead *ahead;   /* NULL = nothing */
+    const float *scales; /* [dim / 32][rows], for qk_units */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -424,6 +425,7 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+#define ATTN_CPU_DOTS 8u   /* products of bytes besides: AVX-512 VNNI */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -464,6 +466,14 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
     /* and factor are finite. */                                                                    \
     X(void, qk, (const attn_product *p), (p))                                                       \
+    /* What qk_units reads of queries that are whole numbers from -127 to 127; `to` has room for */ \
+    /* head_dim * rows floats. */                                                                   \
+    X(void, pack_units, (float *to, const float *const *q, int64_t head_dim), (to, q, head_dim))    \
+    /* The same as qk of whole numbers: a chain over units of fma(sum of 32 products, */            \
+    /* fl(scales[unit][lane] * scale of the key's unit), chain). p->by is what pack_units gives, */ \
+    /* and p->runs has one run of n rows of units: a scale in f16 and 32 signed bytes. Sums are */  \
+    /* exact: below 2^24. The other lanes get numbers, too. */                                      \
+    X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
@@ -1506,6 +1516,32 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
         to[i] = d * (float)from->q[i];
 }
 
+/* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */
+static inline void unpack_q5(q8_unit *RESTRICT to, const q5_unit *RESTRICT from)
+{
+    static const int16_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3,    1 << 4,  1 << 5,
+                                            1 << 6,  1 << 7,  1 << 8,  1 << 9,    1 << 10, 1 << 11,
+                                            1 << 12, 1 << 13, 1 << 14, -32767 - 1 };
+    const int16_t first = (int16_t)(from->upper[0] | from->upper[1] << 8);
+    const int16_t second = (int16_t)(from->upper[2] | from->upper[3] << 8);
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) { /* A bit that is not there takes 16 away. */
+        to->q[i] = (int8_t)((from->lower[i] & 15) - ((first & bit[i]) == 0) * 16);
+        to->q[i + HALF_UNIT] = (int8_t)((from->lower[i] >> 4) - ((second & bit[i]) == 0) * 16);
+    }
+}
+
+static inline void unpack_q4(q8_unit *RESTRICT to, const q4_unit *RESTRICT from)
+{
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) {
+        to->q[i] = (int8_t)((from->q[i] & 15) - 8);
+        to->q[i + HALF_UNIT] = (int8_t)((from->q[i] >> 4) - 8);
+    }
+}
+
 static inline void load_q5(float *RESTRICT to, const q5_unit *RESTRICT from)
 {
     static const int32_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
@@ -1559,6 +1595,36 @@ static int nearest_away(float x)
     const int whole = (int)size;
     const int near = whole + (size - (float)whole >= 0.5f);
     return x < 0 ? -near : near;
+}
+
+/* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
+ * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
+ * are 0 where it has no inverse. */
+static float round_unit(float *to, const float *x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    float rounded[UNIT], size, scale, inverse; /* `to` may be x */
+    int32_t most = 0;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = bits > most ? bits : most;
+    }
+    size = float_of((uint32_t)most);
+    scale = size / 127.0f;
+    inverse = inverse_scale(scale);
+    if (!is_finite(size)) {
+        memset(to, 0, UNIT * sizeof *to);
+        return float_of(CANONICAL_NAN);
+    }
+    for (i = 0; i < UNIT; i++) {
+        float y = x[i] * inverse;
+        y = y + magic;
+        y = y - magic;
+        rounded[i] = y;
+    }
+    memcpy(to, rounded, sizeof rounded);
+    return scale;
 }
 
 static void store_q8(q8_unit *to, const float *x)
@@ -1686,29 +1752,50 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
     kernels->narrow_bf16(to, from, n);
 }
 
+static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
+{
+    memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
+}
+
+static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q5_unit *unit = (const q5_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q5(to++, unit++);
+}
+
+static void unpack_q4_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q4_unit *unit = (const q4_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q4(to++, unit++);
+}
+
 typedef struct storage {
     const char *name;
     int unit;     /* numbers that are stored together, */
     size_t bytes; /* in these bytes */
-    /* Nonzero means that the products for few lanes read rows of it as they lie. */
-    int in_products;
+    /* Nonzero means that the products for few lanes, of K or of V, read rows of it as they lie. */
+    int in_products[2];
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
     /* NULL for f32, whose runs are copied, as they are in writing. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    /* NULL where there are no whole numbers. */
+    void (*unpack)(q8_unit *to, const void *from, int64_t n);
 } storage;
 
 /* The table is in the order of attn_dtype. */
 static const storage storages[] = {
-    { "f32", 1, 4, 1, load_f32, NULL, NULL },
-    { "f16", 1, 2, 1, load_f16, write_f16, read_f16 },
-    { "bf16", 1, 2, 1, load_bf16, write_bf16, read_bf16 },
-    { "e4m3", 1, 1, 0, NULL, NULL, read_e4m3 },
-    { "e5m2", 1, 1, 0, NULL, NULL, read_e5m2 },
-    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, NULL, read_q8_0 },
-    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, NULL, read_q5_0 },
-    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, NULL, read_q4_0 },
+    { "f32", 1, 4, { 1, 1 }, load_f32, NULL, NULL, NULL },
+    { "f16", 1, 2, { 1, 1 }, load_f16, write_f16, read_f16, NULL },
+    { "bf16", 1, 2, { 1, 1 }, load_bf16, write_bf16, read_bf16, NULL },
+    { "e4m3", 1, 1, { 0, 0 }, NULL, NULL, read_e4m3, NULL },
+    { "e5m2", 1, 1, { 0, 0 }, NULL, NULL, read_e5m2, NULL },
+    { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
@@ -1894,6 +1981,7 @@ static const call_field call_fields[] = {
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
 
     /* ---- tensors */
     { LAYOUT },

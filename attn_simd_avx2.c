@@ -65,6 +65,10 @@
 #define b_nonzero(p) nonzero_avx2(p)
 #define v_half(p) _mm_loadu_si128((const void *)(p))
 #define v_i8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p))))
+#define v_byte(x, i)                                                                               \
+    _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v_int(x), 24 - 8 * (i)), 24))
+#define v_sum(a, b, c) v_fma(a, b, c)
+#define v_scale(p) _mm256_cvtph_ps(_mm_set1_epi16(half_of(p)))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
 #define v_to_f16(p, x) to_f16_avx2(p, x)

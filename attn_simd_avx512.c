@@ -66,6 +66,20 @@
 #define b_nonzero(p) nonzero_avx512(p)
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
 #define v_i8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p))))
+#define v_byte(x, i)                                                                               \
+    _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v_int(x), 24u - 8u * (unsigned)(i)), 24))
+#define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS)
+#define vi __m512i
+#define i_load(p) _mm512_loadu_si512((const void *)(p))
+#define i_set1(p) _mm512_set1_epi32(word_of(p))
+#define i_store(p, x) _mm512_storeu_si512((void *)(p), x)
+#define i_zero() _mm512_setzero_si512()
+#define i_minus(x) _mm512_sub_epi32(_mm512_setzero_si512(), x)
+#define i_floats(x) _mm512_cvtepi32_ps(x)
+#define i_flip(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)0x80808080u))
+#define i_dot(sum, k, q) dot_avx512(sum, k, q)
+#define v_sum(a, b, c) v_fma(a, b, c)
+#define v_scale(p) _mm512_cvtph_ps(_mm256_set1_epi16(half_of(p)))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
 #define v_to_f16(p, x) to_f16_avx512(p, x)
@@ -160,6 +174,13 @@ INLINE void transpose_avx512(__m512 *x)
 #define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))
 
 /* By halves: three inserts into 512 bits take twice the time. */
+/* vpdpbusd. Written as such it needs neither a target nor a compiler that knows one. */
+INLINE __m512i dot_avx512(__m512i sum, __m512i k, __m512i q)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(k), "v"(q));
+    return sum;
+}
+
 INLINE __m512 quarters_avx512(const char *const *p, ptrdiff_t at)
 {
     const __m128 a = LOAD_4(p[0] + at), b = LOAD_4(p[1] + at);

@@ -92,7 +92,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, states, row_tile_bytes;
+    int64_t lanes, qt, scales, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -169,8 +169,9 @@ typedef struct tile {
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;    /* qt is [head_dim][rows]. */
-    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *qt;     /* qt is [head_dim][rows], or what pack_units gives. */
+    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */

@@ -130,6 +130,7 @@ static const call_field call_fields[] = {
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
 
     /* ---- tensors */
     { LAYOUT },

@@ -20,10 +20,18 @@
 #define DEAD_B 1
 #define DEAD_X 2
 
+/* All are whole numbers below 2^24, so that a step is exact without an FMA, too. */
+#define WHOLE 3
+
 /* One step of a chain: fma(x, b, c), or c itself where what `select` names is dead, that is -0. */
 KERNEL float link(int hw, int select, float x, float b, float c)
 {
-    const float y = fma32(hw, x, b, c);
+    float y = x * b;
+    if (select == WHOLE && !hw)
+        return c + y;
+    y = fma32(hw, x, b, c);
+    if (select == WHOLE)
+        return y;
     return select ? choose(is_dead(select == DEAD_X ? x : b), c, y) : y;
 }
 
@@ -370,6 +378,66 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
     all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
+#define UNIT_KEYS 8
+
+/* The chains of eight keys go through s. */
+KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const float (*k)[UNIT],
+                     const float *scale, float *s)
+{
+    const float *const q = p->scales + unit * LANES + at;
+    float sums[UNIT_KEYS][STRIP];
+    const chains z = { .c = sums[0],
+                       .ci = STRIP,
+                       .x = k[0],
+                       .xi = UNIT,
+                       .xt = 1,
+                       .b = p->by + unit * UNIT * LANES + at,
+                       .bt = LANES,
+                       .n = UNIT,
+                       .factor = 1.0f };
+    int i, r;
+    chains8(hw, WHOLE, 1, 1, &z, 0, 0);
+    for (i = 0; i < UNIT_KEYS; i++)
+        for (r = 0; r < STRIP; r++) {
+            const float by = q[r] * scale[i];
+            s[i * LANES + r] = fma32(hw, sums[i][r], by, s[i * LANES + r]);
+        }
+}
+
+/* Up to eight keys, whose logits without the factor become s. */
+KERNEL void add_units(int hw, const attn_product *p, const char *row, int keys, float *s)
+{
+    float k[UNIT_KEYS][UNIT] = { { 0 } }, scale[UNIT_KEYS] = { 0 };
+    int64_t unit;
+    int i, t, at;
+    for (unit = 0; unit < p->dim / UNIT; unit++) {
+        for (i = 0; i < keys; i++) {
+            const q8_unit *from = (const q8_unit *)(const void *)(row + i * p->runs->stride) + unit;
+            scale[i] = f16_to_f32(from->scale);
+            for (t = 0; t < UNIT; t++)
+                k[i][t] = (float)from->q[t];
+        }
+        for (at = p->lanes.begin / STRIP * STRIP; at < p->lanes.end; at += STRIP)
+            add_unit(hw, p, unit, at, (const float(*)[UNIT])k, scale, s + at);
+    }
+}
+
+KERNEL void qk_units_body(int hw, const attn_product *p)
+{
+    const int64_t each = p->ahead ? p->ahead->lines * UNIT_KEYS / p->n + 1 : 0;
+    const char *row = p->runs->run[0];
+    int j, i, keys;
+    for (j = 0; j < p->n; j += keys, row += keys * p->runs->stride) {
+        float s[UNIT_KEYS * LANES] = { 0 };
+        keys = p->n - j < UNIT_KEYS ? p->n - j : UNIT_KEYS;
+        ask_ahead(p->ahead, each);
+        add_units(hw, p, row, keys, s);
+        for (i = 0; i < keys * LANES; i++)
+            p->to[j * LANES + i] = s[i] * p->factor;
+    }
+    ask_ahead(p->ahead, INT64_MAX);
+}
+
 static void add_values_soft(const attn_product *p)
 {
     add_values_body(0, 0, p);
@@ -659,6 +727,7 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
 #define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
 #define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
+#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
 #define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)

@@ -76,6 +76,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
     pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }

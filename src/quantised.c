@@ -44,6 +44,32 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
         to[i] = d * (float)from->q[i];
 }
 
+/* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */
+static inline void unpack_q5(q8_unit *RESTRICT to, const q5_unit *RESTRICT from)
+{
+    static const int16_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3,    1 << 4,  1 << 5,
+                                            1 << 6,  1 << 7,  1 << 8,  1 << 9,    1 << 10, 1 << 11,
+                                            1 << 12, 1 << 13, 1 << 14, -32767 - 1 };
+    const int16_t first = (int16_t)(from->upper[0] | from->upper[1] << 8);
+    const int16_t second = (int16_t)(from->upper[2] | from->upper[3] << 8);
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) { /* A bit that is not there takes 16 away. */
+        to->q[i] = (int8_t)((from->lower[i] & 15) - ((first & bit[i]) == 0) * 16);
+        to->q[i + HALF_UNIT] = (int8_t)((from->lower[i] >> 4) - ((second & bit[i]) == 0) * 16);
+    }
+}
+
+static inline void unpack_q4(q8_unit *RESTRICT to, const q4_unit *RESTRICT from)
+{
+    int i;
+    to->scale = from->scale;
+    for (i = 0; i < HALF_UNIT; i++) {
+        to->q[i] = (int8_t)((from->q[i] & 15) - 8);
+        to->q[i + HALF_UNIT] = (int8_t)((from->q[i] >> 4) - 8);
+    }
+}
+
 static inline void load_q5(float *RESTRICT to, const q5_unit *RESTRICT from)
 {
     static const int32_t bit[HALF_UNIT] = { 1,       1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
@@ -97,6 +123,36 @@ static int nearest_away(float x)
     const int whole = (int)size;
     const int near = whole + (size - (float)whole >= 0.5f);
     return x < 0 ? -near : near;
+}
+
+/* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
+ * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
+ * are 0 where it has no inverse. */
+static float round_unit(float *to, const float *x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    float rounded[UNIT], size, scale, inverse; /* `to` may be x */
+    int32_t most = 0;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = bits > most ? bits : most;
+    }
+    size = float_of((uint32_t)most);
+    scale = size / 127.0f;
+    inverse = inverse_scale(scale);
+    if (!is_finite(size)) {
+        memset(to, 0, UNIT * sizeof *to);
+        return float_of(CANONICAL_NAN);
+    }
+    for (i = 0; i < UNIT; i++) {
+        float y = x[i] * inverse;
+        y = y + magic;
+        y = y - magic;
+        rounded[i] = y;
+    }
+    memcpy(to, rounded, sizeof rounded);
+    return scale;
 }
 
 static void store_q8(q8_unit *to, const float *x)

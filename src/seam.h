@@ -110,7 +110,8 @@ typedef struct attn_product {
     int64_t dim;           /* head_dim, or head_dim_v */
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
-    attn_ahead *ahead; /* NULL = nothing */
+    attn_ahead *ahead;   /* NULL = nothing */
+    const float *scales; /* [dim / 32][rows], for qk_units */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -164,6 +165,7 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
+#define ATTN_CPU_DOTS 8u   /* products of bytes besides: AVX-512 VNNI */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -204,6 +206,14 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* chain) from +0, in these lanes. The others get numbers, too: 0 where `by` is 0 and K */      \
     /* and factor are finite. */                                                                    \
     X(void, qk, (const attn_product *p), (p))                                                       \
+    /* What qk_units reads of queries that are whole numbers from -127 to 127; `to` has room for */ \
+    /* head_dim * rows floats. */                                                                   \
+    X(void, pack_units, (float *to, const float *const *q, int64_t head_dim), (to, q, head_dim))    \
+    /* The same as qk of whole numbers: a chain over units of fma(sum of 32 products, */            \
+    /* fl(scales[unit][lane] * scale of the key's unit), chain). p->by is what pack_units gives, */ \
+    /* and p->runs has one run of n rows of units: a scale in f16 and 32 signed bytes. Sums are */  \
+    /* exact: below 2^24. The other lanes get numbers, too. */                                      \
+    X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \

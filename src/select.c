@@ -29,7 +29,7 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17, dots = 1u << 11;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, r);
     if (r[0] < 7)
@@ -43,7 +43,7 @@ static unsigned detect_cpu(void)
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
     if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
-        found |= ATTN_CPU_AVX512;
+        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS : 0);
     return found;
 }
 #else

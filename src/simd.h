@@ -29,7 +29,9 @@
  *   v_distance(p, i)   |VL int - i|, as floats
  *   v_same(p, i)   the lanes of VL int32_t that are i;  vm_bits(m)  a mask as bits, lane 0 the lowest
  *   b_nonzero(p)   bit i tells whether byte i of 32 is not 0
- *   v_i8(p)        VL int8_t as floats
+ *   v_i8(p)        VL int8_t as floats;  v_scale(p)  the f16 at p in every lane
+ *   v_byte(x, i)   byte i of the VL words, signed, as floats
+ *   v_sum(a, b, c) a * b + c, where that is exact even if rounded twice
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -37,6 +39,11 @@
  *   w_load(p) w_set1(u)    VL words, and one in every lane;  w_xor(a, b, c)  of three
  *   w_low(x, u) w_high(x, u)   the lower and the upper words of the products of x and u
  *   w_below(x, u)  the lanes whose word is below u, without signs
+ * Where a CPU may multiply bytes, too:
+ *   HAS_DOTS       whether this one does
+ *   vi             VL words;  i_load(p) i_set1(p) i_store(p, x);  i_zero()  i_minus(x);  i_floats(x)  signed, as floats
+ *   i_dot(sum, k, q)  sum + the products of 4 bytes, unsigned ones of k, signed ones of q
+ *   i_flip(x)      the words of v_int with the upper bit of every byte the other way round
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
  *   v_quarters_f16(p, at)  the same of f16
@@ -117,6 +124,21 @@
         return (words_##isa){ xor_3(a.even, b.even, c.even), xor_3(a.odd, b.odd, c.odd) };         \
     }
 
+INLINE int32_t word_of(const void *p)
+{
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
+/* 16 bits from any address. */
+INLINE int16_t half_of(const void *p)
+{
+    int16_t half;
+    memcpy(&half, p, sizeof half);
+    return half;
+}
+
 /* What is dead in a product that leaves dead pairs out: a lane of b, or x for all lanes. */
 #define DEAD_B 1
 #define DEAD_X 2
@@ -184,7 +206,7 @@ typedef struct simd_columns {
     float *o;
     const float *p;
     const attn_runs *v;
-    int64_t column; /* in bytes */
+    int64_t column;
     int n;
     int at; /* the first lane */
     attn_ahead *ahead;
@@ -297,6 +319,10 @@ INLINE void isa(ask)(attn_ahead *a)
         attn_next_line(a);
     }
 }
+
+/* A unit of K or V: a scale in f16 and 32 bytes. */
+#define UNIT_BYTES 34
+#define UNIT_NUMBERS 32
 
 /* ---- both matrix products */
 
@@ -517,12 +543,17 @@ INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart,
 
 /* Bytes of an element, a vector of them from p, and 4 numbers in each quarter from p[..] + at: two
  * elements of bf16 are one number here, as they come apart for less behind the turn of 4 x 4. */
-#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
+#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : (dtype) == ATTN_Q8_0 ? 1 : 2)
 #define IN_NUMBER(dtype) ((dtype) == ATTN_BF16 ? 2 : 1)
 #define LOAD_OF(dtype, p)                                                                          \
     ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
      : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
                            : v_bf16((const uint16_t *)(const void *)(p)))
+
+/* Bytes from a row of V to its element d: of units, to a scale, and `within` more to a number. */
+#define BYTES_TO(dtype, d)                                                                         \
+    ((dtype) == ATTN_Q8_0 ? (d) / UNIT_NUMBERS * UNIT_BYTES : (d)*ELEMENT(dtype))
+#define WITHIN(dtype, d) ((dtype) == ATTN_Q8_0 ? (d) % UNIT_NUMBERS : 0)
 #define QUARTERS_OF(dtype, p, at) ((dtype) == ATTN_F16 ? v_quarters_f16(p, at) : v_quarters(p, at))
 
 /* 4 numbers of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
@@ -826,13 +857,19 @@ INLINE void isa(get_columns)(vf *x, float *const *columns)
     v_squares(x);
 }
 
+/* A vector of numbers of a unit, from this one on. */
+INLINE vf isa(of_unit)(const char *unit, int64_t number)
+{
+    return v_mul(v_scale(unit), v_i8((const int8_t *)unit + 2 + number));
+}
+
 /* `vectors` of columns, lanes q->at..q->at+rows-1. */
 INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q)
 {
     enum { MOST = 8 };
     const attn_runs *runs = q->v;
     const char *const *run = runs->run;
-    const int64_t column = q->column;
+    const int64_t column = BYTES_TO(dtype, q->column), within = WITHIN(dtype, q->column);
     const char *from = *run + column;
     const ptrdiff_t step = runs->stride;
     const float *p = q->p + q->at;
@@ -851,8 +888,11 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
     isa(pace)(ahead, q->calls * n);
     do {
         isa(ask)(ahead);
-        EACH_OF(c, MOST, vectors)
-            x[c] = LOAD_OF(dtype, from + c * VL * ELEMENT(dtype));
+        EACH_OF(c, MOST, vectors) {
+            const char *const at = from + BYTES_TO(dtype, c * VL);
+            x[c] = dtype == ATTN_Q8_0 ? isa(of_unit)(at, within + WITHIN(dtype, c * VL))
+                                      : LOAD_OF(dtype, at);
+        }
         EACH_OF(r, 8, rows) {
             const vf w = v_set1(p[r]);
             EACH_OF(c, MOST, vectors)
@@ -881,7 +921,9 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
  * latency of the multiply-adds, and twelve do so with a margin. Of f32 two are a line of memory,
  * which pays more where V comes from there. */
 #define VECTORS_OF_4(dtype)                                                                        \
-    (FEW > 4 ? 4 : (dtype) != ATTN_F32 && REGISTERS < 32 && FITS_TIGHTLY ? 3 : 2)
+    (FEW > 4                                                                        ? 4            \
+     : (dtype) != ATTN_F32 && (dtype) < ATTN_Q8_0 && REGISTERS < 32 && FITS_TIGHTLY ? 3            \
+                                                                                    : 2)
 
 /* Each a function of its own, as those of Q K^T; `_pair` and `_last` for columns left over. */
 #define PV_ROWS(name, dtype, rows, vectors)                                                        \
@@ -908,19 +950,23 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
     }
 #define PV_WAYS(size)                                                                              \
     {                                                                                              \
-        WAYS_OF_SIZE(pv_f32, size), WAYS_OF_SIZE(pv_f16, size), WAYS_OF_SIZE(pv_bf16, size)        \
+        WAYS_OF_SIZE(pv_f32, size), WAYS_OF_SIZE(pv_f16, size), WAYS_OF_SIZE(pv_bf16, size),       \
+            WAYS_OF_SIZE(pv_q8_0, size)                                                            \
     }
 PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
+PV_TYPE(pv_q8_0, ATTN_Q8_0)
 
 /* All whole vectors of columns of V as it lies; returns how many columns that are. */
 INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
-    static void (*const ways[3][3][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
+    static void (*const ways[3][4][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
                                                                  PV_WAYS(_last) };
-    static const int most[3][4] = { WIDEST(ATTN_F32), WIDEST(ATTN_F16), WIDEST(ATTN_BF16) };
-    const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows), dtype = v->dtype;
+    static const int most[4][4] = { WIDEST(ATTN_F32), WIDEST(ATTN_F16), WIDEST(ATTN_BF16),
+                                    WIDEST(ATTN_Q8_0) };
+    const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows);
+    const int dtype = v->dtype == ATTN_Q8_0 ? 3 : v->dtype;
     simd_columns q = {
         .p = p->by, .v = v, .n = p->n, .at = attn_first_lane(p->lanes), .ahead = p->ahead
     };
@@ -930,7 +976,7 @@ INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
         const int width = (size == 0 ? most[dtype][way] : size == 1 ? 2 : 1) * VL;
         for (; d + width <= p->dim; d += width) {
             q.o = p->to + d * ROWS;
-            q.column = d * ELEMENT(dtype);
+            q.column = d;
             q.calls = (p->dim - d) / width;
             ways[size][dtype][way](&q);
         }
@@ -1301,7 +1347,6 @@ CONVERT(widen_e4m3, float, uint8_t, FROM_E4M3)
 CONVERT(widen_e5m2, float, uint8_t, FROM_E5M2)
 
 /* A unit of 32 numbers: whole ones, times the scale with which it begins. */
-#define UNIT_NUMBERS 32
 INLINE void isa(scale_unit)(float *to, const int8_t *q, const uint8_t *unit)
 {
     uint16_t scale, all[VL];
@@ -1382,6 +1427,313 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
             for (r = 0; r < VL; r++)
                 qt[d * ROWS + v * VL + r] = from[r][d];
     }
+}
+
+/* ---- Q K^T of whole numbers */
+
+/* Sums of 32 products are exact, so v_sum may round between its steps. Where a CPU multiplies bytes,
+ * HAS_DOTS, queries are packed as bytes instead of floats: [head_dim / 4][rows][4], and behind them for
+ * each unit and row what a sum begins with, as keys are 128 higher there. */
+#define UNIT_KEYS 4
+#define UNIT_STEPS (UNIT_NUMBERS / 4)
+#ifndef HAS_DOTS
+#define HAS_DOTS 0
+#define vi vf
+#define i_load(p) v_load((const float *)(const void *)(p))
+#define i_set1(p) i_load(p)
+#define i_store(p, x) v_store(p, x)
+#define i_minus(x) (x)
+#define i_zero() v_zero()
+#define i_flip(x) v_float(x)
+#define i_dot(sum, k, q) v_sum(k, q, sum)
+#define i_floats(x) (x)
+#endif
+
+/* Rows of bytes first lie behind the half of `to`. Four bytes then move as one float does. */
+static void isa(pack_bytes)(float *to, const float *const *q, int64_t dim)
+{
+    int8_t *const bytes = (int8_t *)(void *)(to + dim / 2 * ROWS);
+    const vi high = i_flip(v_int(v_zero()));
+    const float *rows[ROWS];
+    int64_t d;
+    int r, t;
+    for (r = 0; r < ROWS; r++) {
+        int8_t *const row = bytes + r * dim;
+        for (d = 0; d < dim; d += VL)
+            EACH(i, VL)
+                row[d + i] = (int8_t)(int)q[r][d + i];
+        rows[r] = (const float *)(const void *)row;
+    }
+    isa(pack)(to, rows, dim / 4);
+    for (d = 0; d < dim; d += UNIT_NUMBERS)
+        EACH(v, NV) {
+            vi sum = i_zero();
+            for (t = 0; t < UNIT_STEPS; t++)
+                sum = i_dot(sum, high, i_load(to + (d / 4 + t) * ROWS + v * VL));
+            i_store(to + dim / 4 * ROWS + d / UNIT_NUMBERS * ROWS + v * VL, i_minus(sum));
+        }
+}
+
+static void isa(pack_units)(float *to, const float *const *q, int64_t head_dim)
+{
+    if (HAS_DOTS)
+        isa(pack_bytes)(to, q, head_dim);
+    else
+        isa(pack)(to, q, head_dim);
+}
+
+/* A simd_units is a unit of the queries, from a lane on. */
+typedef struct isa(units)
+{
+    const float *x;       /* numbers, as floats */
+    const char *bytes;    /* or as bytes */
+    const int32_t *begin; /* and these */
+    const float *scales;
+}
+isa(units);
+
+INLINE isa(units) isa(units_of)(const attn_product *p, int64_t u, int lane)
+{
+    const char *const bytes = (const char *)p->by;
+    const isa(units) q = {
+        p->by + u * UNIT_NUMBERS * ROWS + lane,
+        bytes + (u * UNIT_NUMBERS * ROWS + lane * 4),
+        (const int32_t *)(const void *)(bytes + p->dim * ROWS) + u * ROWS + lane,
+        p->scales + u * ROWS + lane,
+    };
+    return q;
+}
+
+/* sums[i][v] of four keys and `width` vectors of lanes, of floats. */
+INLINE void isa(unit_sums)(int width, const isa(units) * q, const char *const *unit, vf (*sums)[NV])
+{
+    float k[UNIT_KEYS][UNIT_NUMBERS];
+    int t;
+    EACH(i, UNIT_KEYS) {
+        EACH_STEP(d, UNIT_NUMBERS, VL)
+            v_store(k[i] + d, v_i8((const int8_t *)unit[i] + 2 + d));
+        EACH(v, width)
+            sums[i][v] = v_zero();
+    }
+    ROLLED
+    for (t = 0; t < UNIT_NUMBERS; t++) {
+        vf x[NV];
+        EACH(v, width)
+            x[v] = v_load(q->x + t * ROWS + v * VL);
+        EACH(i, UNIT_KEYS) {
+            const vf a = v_set1(k[i][t]);
+            EACH(v, width)
+                sums[i][v] = v_sum(a, x[v], sums[i][v]);
+        }
+    }
+}
+
+/* The same of bytes. */
+INLINE void isa(unit_dots)(int width, const isa(units) * q, const char *const *unit, vf (*sums)[NV])
+{
+    uint64_t k[UNIT_KEYS][UNIT_NUMBERS / 8];
+    vi dots[UNIT_KEYS][NV];
+    int t;
+    EACH(i, UNIT_KEYS) {
+        memcpy(k[i], unit[i] + 2, UNIT_NUMBERS);
+        EACH(d, UNIT_NUMBERS / 8)
+            k[i][d] ^= UINT64_C(0x8080808080808080);
+        EACH(v, width)
+            dots[i][v] = i_load(q->begin + v * VL);
+    }
+    ROLLED
+    for (t = 0; t < UNIT_STEPS; t++) {
+        vi x[NV];
+        EACH(v, width)
+            x[v] = i_load(q->bytes + (t * ROWS + v * VL) * 4);
+        EACH(i, UNIT_KEYS) {
+            const vi a = i_set1((const char *)k[i] + 4 * t);
+            EACH(v, width)
+                dots[i][v] = i_dot(dots[i][v], a, x[v]);
+        }
+    }
+    EACH(i, UNIT_KEYS)
+        EACH(v, width)
+            sums[i][v] = i_floats(dots[i][v]);
+}
+
+/* The logits of four keys in `width` vectors of lanes. */
+INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const char *const *row,
+                           int lane, float *s)
+{
+    vf chain[UNIT_KEYS][NV], sums[UNIT_KEYS][NV];
+    const char *unit[UNIT_KEYS];
+    int64_t u;
+    EACH(i, UNIT_KEYS) {
+        unit[i] = row[i];
+        EACH(v, width)
+            chain[i][v] = v_zero();
+    }
+    for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
+        const isa(units) q = isa(units_of)(p, u, lane);
+        if (dots)
+            isa(unit_dots)(width, &q, unit, sums);
+        else
+            isa(unit_sums)(width, &q, unit, sums);
+        EACH(i, UNIT_KEYS) {
+            const vf scale = v_scale(unit[i]);
+            EACH(v, width)
+                chain[i][v] =
+                    v_fma(sums[i][v], v_mul(v_load(q.scales + v * VL), scale), chain[i][v]);
+            unit[i] += UNIT_BYTES;
+        }
+    }
+    EACH(i, UNIT_KEYS)
+        EACH(v, width)
+            v_store(s + i * ROWS + lane + v * VL, v_mul(chain[i][v], v_set1(p->factor)));
+}
+
+/* Each a function of its own: its loop has all registers. */
+#define UNIT_ROWS(name, dots, width)                                                               \
+    OUTLINE void isa(name)(const attn_product *p, const char *const *row, int lane, float *s)      \
+    {                                                                                              \
+        isa(unit_rows)(dots, width, p, row, lane, s);                                              \
+    }
+UNIT_ROWS(units_one, 0, 1)
+UNIT_ROWS(units_all, 0, NV)
+UNIT_ROWS(dots_one, 1, 1)
+UNIT_ROWS(dots_all, 1, NV)
+
+/* Behind the last key comes the first of the four again, and its logits go nowhere. */
+INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, int n)
+{
+    const int whole = p->lanes.begin < VL && p->lanes.end > ROWS - VL, step = whole ? ROWS : VL;
+    void (*const one)(const attn_product *, const char *const *, int, float *) =
+        HAS_DOTS ? whole ? isa(dots_all) : isa(dots_one)
+        : whole ? isa(units_all)
+                 : isa(units_one);
+    int j, lane;
+    for (j = 0; j < n; j += UNIT_KEYS) {
+        float rest[UNIT_KEYS * ROWS];
+        const char *rows[UNIT_KEYS];
+        const int keys = n - j < UNIT_KEYS ? n - j : UNIT_KEYS;
+        float *const s = keys < UNIT_KEYS ? rest : to + j * ROWS;
+        EACH(i, UNIT_KEYS)
+            rows[i] = row + (j + (i < keys ? i : 0)) * p->runs->stride;
+        memset(s, 0, UNIT_KEYS * ROWS * sizeof *s); /* for the other lanes */
+        isa(ask)(p->ahead);
+        for (lane = whole ? 0 : p->lanes.begin / VL * VL; lane < p->lanes.end; lane += step)
+            one(p, rows, lane, s);
+        if (keys < UNIT_KEYS)
+            memcpy(to + j * ROWS, rest, (size_t)(keys * ROWS) * sizeof *rest);
+    }
+}
+
+#ifdef FEW
+/* Sums of a vector of keys, from 0, 4, ... at from[0], from[1], ... on, for each of few lanes. */
+INLINE void isa(few_sums)(int dots, int rows, const isa(units) * q, const char *const *from,
+                          ptrdiff_t step, vf *sums)
+{
+    vi begun[FEW];
+    EACH_OF(r, 8, rows) {
+        sums[r] = v_zero();
+        begun[r] = i_set1(q->begin + r);
+    }
+    EACH(h, 2) {
+        vf x[4];
+        EACH(i, 4)
+            x[i] = v_quarters(from, i * step + 2 + 16 * h);
+        v_squares(x);
+        EACH(i, 4) {
+            const int t = 4 * h + i;
+            if (dots) {
+                const vi k = i_flip(v_int(x[i]));
+                EACH_OF(r, 8, rows)
+                    begun[r] = i_dot(begun[r], k, i_set1(q->bytes + (t * ROWS + r) * 4));
+            } else {
+                EACH(e, 4) {
+                    const vf k = v_byte(x[i], e);
+                    EACH_OF(r, 8, rows)
+                        sums[r] = v_sum(k, v_set1(q->x[(4 * t + e) * ROWS + r]), sums[r]);
+                }
+            }
+        }
+    }
+    EACH_OF(r, 8, rows)
+        sums[r] = dots ? i_floats(begun[r]) : sums[r];
+}
+
+/* A vector of keys, lanes at..at+rows-1. */
+INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char *row, float *s)
+{
+    const ptrdiff_t step = p->runs->stride;
+    const int at = attn_first_lane(p->lanes);
+    const char *from[4];
+    float *to[4];
+    vf chain[FEW], sums[FEW];
+    int64_t u;
+    EACH(i, 4) {
+        from[i] = row + 4 * (i % QUARTERS) * step;
+        to[i] = s + 4 * i * ROWS;
+    }
+    EACH_OF(r, 8, rows)
+        chain[r] = v_zero();
+    for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
+        const isa(units) q = isa(units_of)(p, u, at);
+        uint16_t half[VL];
+        vf scales;
+        EACH(l, VL)
+            memcpy(half + l, row + l * step + u * UNIT_BYTES, sizeof *half);
+        isa(few_sums)(dots, rows, &q, from, step, sums);
+        scales = v_f16(half);
+        EACH_OF(r, 8, rows)
+            chain[r] = v_fma(sums[r], v_mul(v_set1(q.scales[r]), scales), chain[r]);
+        EACH(i, 4)
+            from[i] += UNIT_BYTES;
+    }
+    EACH(r, FEW)
+        sums[r] = r < rows ? v_mul(chain[r], v_set1(p->factor)) : v_zero();
+    isa(put_logits)(rows, at, to, ROWS, sums);
+}
+
+#define FEW_UNITS(name, dots, rows)                                                                \
+    OUTLINE void isa(name)(const attn_product *p, const char *row, float *s)                       \
+    {                                                                                              \
+        isa(few_units)(dots, rows, p, row, s);                                                     \
+    }
+#define FEW_UNITS_OF(name, dots)                                                                   \
+    FEW_UNITS(name##_1, dots, 1)                                                                   \
+    FEW_UNITS(name##_2, dots, 2)                                                                   \
+    FEW_UNITS(name##_4, dots, 4)                                                                   \
+    FEW_UNITS(name##_most, dots, FEW)
+FEW_UNITS_OF(few_floats, 0)
+FEW_UNITS_OF(few_dots, 1)
+
+/* All whole vectors of keys; returns how many keys that are. */
+INLINE int isa(units_few)(const attn_product *p, const char *row)
+{
+    static void (*const ways[2][4])(const attn_product *, const char *,
+                                    float *) = { WAYS(few_floats), WAYS(few_dots) };
+    const int rows = isa(rows_of)(p->lanes);
+    int j;
+    for (j = 0; j + VL <= p->n && rows; j += VL) {
+        isa(ask)(p->ahead);
+        ways[HAS_DOTS != 0][isa(way_of)(rows)](p, row + j * p->runs->stride, p->to + j * ROWS);
+    }
+    return j;
+}
+#else
+INLINE int isa(units_few)(const attn_product *p, const char *row)
+{
+    (void)p, (void)row;
+    return 0;
+}
+#endif
+
+static void isa(qk_units)(const attn_product *p)
+{
+    const char *row = *p->runs->run;
+    int keys;
+    isa(pace)(p->ahead, (p->n + UNIT_KEYS - 1) / UNIT_KEYS);
+    keys = isa(units_few)(p, row);
+    isa(units_many)(p, row + keys * p->runs->stride, p->to + keys * ROWS, p->n - keys);
+    isa(pace)(p->ahead, 1);
+    isa(ask)(p->ahead);
 }
 
 static void isa(merge)(float *a, float *b, int64_t head_dim_v)

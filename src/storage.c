@@ -76,29 +76,50 @@ static void write_bf16(const attn_kernels *kernels, void *to, const float *from,
     kernels->narrow_bf16(to, from, n);
 }
 
+static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
+{
+    memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
+}
+
+static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q5_unit *unit = (const q5_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q5(to++, unit++);
+}
+
+static void unpack_q4_0(q8_unit *to, const void *from, int64_t n)
+{
+    const q4_unit *unit = (const q4_unit *)from;
+    for (; n > 0; n -= UNIT)
+        unpack_q4(to++, unit++);
+}
+
 typedef struct storage {
     const char *name;
     int unit;     /* numbers that are stored together, */
     size_t bytes; /* in these bytes */
-    /* Nonzero means that the products for few lanes read rows of it as they lie. */
-    int in_products;
+    /* Nonzero means that the products for few lanes, of K or of V, read rows of it as they lie. */
+    int in_products[2];
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
     /* NULL for f32, whose runs are copied, as they are in writing. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
+    /* NULL where there are no whole numbers. */
+    void (*unpack)(q8_unit *to, const void *from, int64_t n);
 } storage;
 
 /* The table is in the order of attn_dtype. */
 static const storage storages[] = {
-    { "f32", 1, 4, 1, load_f32, NULL, NULL },
-    { "f16", 1, 2, 1, load_f16, write_f16, read_f16 },
-    { "bf16", 1, 2, 1, load_bf16, write_bf16, read_bf16 },
-    { "e4m3", 1, 1, 0, NULL, NULL, read_e4m3 },
-    { "e5m2", 1, 1, 0, NULL, NULL, read_e5m2 },
-    { "q8_0", UNIT, sizeof(q8_unit), 0, NULL, NULL, read_q8_0 },
-    { "q5_0", UNIT, sizeof(q5_unit), 0, NULL, NULL, read_q5_0 },
-    { "q4_0", UNIT, sizeof(q4_unit), 0, NULL, NULL, read_q4_0 },
+    { "f32", 1, 4, { 1, 1 }, load_f32, NULL, NULL, NULL },
+    { "f16", 1, 2, { 1, 1 }, load_f16, write_f16, read_f16, NULL },
+    { "bf16", 1, 2, { 1, 1 }, load_bf16, write_bf16, read_bf16, NULL },
+    { "e4m3", 1, 1, { 0, 0 }, NULL, NULL, read_e4m3, NULL },
+    { "e5m2", 1, 1, { 0, 0 }, NULL, NULL, read_e5m2, NULL },
+    { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)

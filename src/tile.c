@@ -48,6 +48,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
+    t->scales = (float *)(void *)(own + pl->scales);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
             (float *)(void *)(own + pl->states) + i * pl->state_floats;
@@ -163,6 +164,7 @@ static void survey_lanes(tile *t)
 /* pack_queries packs the queries; lanes without one share a row of zeros. */
 static void pack_queries(tile *t)
 {
+    const attn_kernels *kernels = t->pl->kernels;
     const int64_t dim = t->pr->p.head_dim;
     const float *zeros = NULL;
     int r;
@@ -173,7 +175,26 @@ static void pack_queries(tile *t)
             zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
         t->row_in[r] = zeros;
     }
-    t->pl->kernels->pack(t->qt, t->row_in, dim);
+    if (t->pr->p.integer)
+        kernels->pack_units(t->qt, t->row_in, dim);
+    else
+        kernels->pack(t->qt, t->row_in, dim);
+}
+
+/* round_queries makes the queries whole numbers on the stage, where some lie already. */
+static void round_queries(tile *t)
+{
+    const int rows = t->pl->rows;
+    const int64_t dim = t->pr->p.head_dim;
+    int64_t d;
+    int r;
+    for (r = 0; r < rows; r++) {
+        float *const to = t->stage + r * dim;
+        for (d = 0; d < dim; d += UNIT)
+            t->scales[d / UNIT * rows + r] =
+                t->row_in[r] ? round_unit(to + d, t->row_in[r] + d) : 0.0f;
+        t->row_in[r] = t->row_in[r] ? to : NULL;
+    }
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
@@ -184,6 +205,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->columns = t->pr->p.head_dim_v;
     set_lanes(t, choice);
     survey_lanes(t);
+    if (t->used && t->pr->p.integer)
+        round_queries(t);
     if (t->used)
         pack_queries(t);
     return t->used;
@@ -222,11 +245,22 @@ static int64_t row_dim(const tile *t, int which)
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* copy_rows makes rows from j on of the open tile f32 rows, up to those that are already. */
+/* widen_row makes a row one of f32 or, for whole numbers, of units of 8 bits. */
+static void widen_row(const tile *t, int which, float *to, const char *row)
+{
+    const int dtype = key_tensor(t, which)->dtype;
+    const int64_t dim = row_dim(t, which);
+    if (which == KEYS && t->pr->p.integer)
+        storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
+    else
+        load_run(t->pl->kernels, dtype, to, row, 0, dim);
+}
+
+/* copy_rows copies rows from j on of the open tile, up to those that are copied already. */
 static void copy_rows(tile *t, int which, int64_t j)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const int64_t pitch = t->pl->pitch[which], dim = row_dim(t, which);
+    const int64_t pitch = t->pl->pitch[which];
     const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
@@ -240,7 +274,7 @@ static void copy_rows(tile *t, int which, int64_t j)
             row = row_of(t, which, &at);
             left = at.left;
         }
-        load_run(t->pl->kernels, x->dtype, keys->copy[which] + r * pitch, row, 0, dim);
+        widen_row(t, which, keys->copy[which] + r * pitch, row);
     }
     keys->copied_from[which] = from < end ? from : end;
 }
@@ -269,6 +303,22 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
     return t->keys->copy[which] + (j - t->keys->j0) * t->pl->pitch[which];
+}
+
+/* unit_rows gives rows j to j+n-1 of K as one run of units of 8 bits: in place if they lie in this way. */
+static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
+{
+    const attn_tensor *k = &t->pr->p.k;
+    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const int64_t pitch = t->pl->pitch[KEYS];
+    attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
+    list[0] = list[1] = row_of(t, KEYS, &at);
+    if (k->dtype == ATTN_Q8_0 && at.left >= n)
+        return runs;
+    copy_rows(t, KEYS, j);
+    runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
+    list[0] = list[1] = (const char *)(t->keys->copy[KEYS] + (j - t->keys->j0) * pitch);
+    return runs;
 }
 
 /* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
@@ -302,7 +352,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
     const plan *pl = t->pl;
     const int dtype = key_tensor(t, which)->dtype, floats = dtype == ATTN_F32;
     if (!pl->pitch[which] || !are_few(pl->kernels, lanes) || row_dim(t, which) % 16 ||
-        !storages[dtype].in_products)
+        !storages[dtype].in_products[which])
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);

@@ -167,6 +167,9 @@ static attn_status check_limits(const attn_params *p, text *why)
 /* check_support refuses what has a meaning, but is not built. */
 static attn_status check_support(const attn_params *p, text *why)
 {
+    if (p->integer && !storages[p->k.dtype].unpack)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
+                         " needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");

@@ -39,6 +39,35 @@ void *make_input(const bits_case *c, int count, size_t size,
     return data;
 }
 
+/* One unit as attn.h describes it. */
+static void put_unit(unsigned char *to, const bits_case *c, uint32_t unit)
+{
+    const uint16_t scale = (uint16_t)bits_unit_scale(c, unit);
+    const int middle = c->units == BITS_Q8_0 ? 0 : c->units == BITS_Q5_0 ? 16 : 8;
+    unsigned char *q = to + 2 + (c->units == BITS_Q5_0 ? 4 : 0);
+    memset(to, 0, dtype_bytes(c->units, BITS_UNIT));
+    memcpy(to, &scale, sizeof scale);
+    for (int i = 0; i < BITS_UNIT; i++) {
+        const int x = bits_whole(c, unit * BITS_UNIT + (uint32_t)i) + middle;
+        if (c->units == BITS_Q8_0) {
+            q[i] = (unsigned char)x;
+            continue;
+        }
+        q[i % 16] = (unsigned char)(q[i % 16] | (x & 15) << (i < 16 ? 0 : 4));
+        if (c->units == BITS_Q5_0)
+            to[2 + i / 8] = (unsigned char)(to[2 + i / 8] | x >> 4 << i % 8);
+    }
+}
+
+static void *make_units(const bits_case *c, int count)
+{
+    const size_t each = dtype_bytes(c->units, BITS_UNIT);
+    unsigned char *data = test_alloc((size_t)(count / BITS_UNIT) * each);
+    for (int unit = 0; unit < count / BITS_UNIT; unit++)
+        put_unit(data + (size_t)unit * each, c, (uint32_t)unit);
+    return data;
+}
+
 void make_fixture(fixture *f, const bits_case *c)
 {
     const int rows = bits_batch(c) * c->hq * c->sq;
@@ -49,7 +78,9 @@ void make_fixture(fixture *f, const bits_case *c)
     f->dv = bits_dv(c);
     f->size = c->dtype == BITS_F32 ? 4 : 2;
     f->q = make_input(c, rows * c->d, f->size, bits_q);
-    f->k = make_input(c, keys * c->d, f->size, bits_k);
+    f->k_type = c->units ? c->units : c->dtype;
+    f->key = dtype_bytes(f->k_type, c->d);
+    f->k = c->units ? make_units(c, keys * c->d) : make_input(c, keys * c->d, f->size, bits_k);
     f->v = make_input(c, keys * f->dv, f->size, bits_v);
     if (c->bias)
         f->bias = make_input(c, bits_bias_count(c), c->bias_dtype == BITS_F32 ? 4 : 2, bits_bias);
@@ -148,9 +179,11 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     const bits_case *c = f->c;
     const size_t q = (size_t)((w->b * c->hq * c->sq + w->i) * c->d);
     const size_t kv = (size_t)(w->b * c->hkv * c->skv);
-    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    p->q.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    p->k.dtype = f->k_type;
+    p->integer = c->units != 0;
     p->q.data = (const char *)f->q + q * f->size;
-    p->k.data = (const char *)f->k + kv * (size_t)c->d * f->size;
+    p->k.data = (const char *)f->k + kv * f->key;
     p->v.data = (const char *)f->v + kv * (size_t)f->dv * f->size;
     if (!w->whole) {
         p->q.stride_seq = c->d;
@@ -515,6 +548,10 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         fixture f;
         if (!begin_case("%s", bits_cases[n].name))
             continue;
+        if (bits_cases[n].units && T.impl) {
+            SKIP("devices take no whole numbers");
+            continue;
+        }
         if (!CHECK(strcmp(golden[n].name, bits_cases[n].name) == 0, "golden: %s", golden[n].name))
             continue;
         make_fixture(&f, &bits_cases[n]);

@@ -16,6 +16,8 @@ typedef struct fixture {
     const bits_case *c;
     int batch, dv;
     size_t size; /* bytes of an element of q, k, v, o */
+    int k_type;  /* attn_dtype of k, */
+    size_t key;  /* and the bytes of a key */
     void *q, *k, *v, *bias;
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */

@@ -13,9 +13,20 @@
 
 #include <stdint.h>
 
-enum { BITS_F32, BITS_F16, BITS_BF16 };                 /* storage, numbered as attn_dtype */
+enum { BITS_F32, BITS_F16, BITS_BF16 }; /* storage, numbered as attn_dtype */
+enum { BITS_Q8_0 = 5, BITS_Q5_0, BITS_Q4_0, BITS_UNIT = 32 };
 enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET }; /* as attn_alignment */
-enum { BITS_Q = 1, BITS_K, BITS_V, BITS_BIAS, BITS_SINK, BITS_SLOPE, BITS_DOUT, BITS_DLSE };
+enum {
+    BITS_Q = 1,
+    BITS_K,
+    BITS_V,
+    BITS_BIAS,
+    BITS_SINK,
+    BITS_SLOPE,
+    BITS_DOUT,
+    BITS_DLSE,
+    BITS_SCALE
+};
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
 enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
 enum { BITS_LOGITS_RAW = 1, BITS_LOGITS_SOFTCAP, BITS_LOGITS_BIAS, BITS_LOGITS_SOFTMAX };
@@ -43,6 +54,7 @@ typedef struct bits_case {
     int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;        /* the loss depends on lse, too */
     int lse_alone;   /* gradients take the row from lse, without its statistics */
+    int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
@@ -121,6 +133,14 @@ static const bits_case bits_cases[] = {
     { "sink", 3, 3, 17, 200, 40, .sink = 1, .outliers = 1 },
     { "dropout", 2, 1, 9, 200, 40, .dropout = 0x3dcccccd, .causal = 1, .outliers = 1 },
     { "dropout-half", 1, 1, 9, 1100, 16, .batch = 2, .dropout = 0x3f000000, .key_base = 7 },
+    /* whole numbers */
+    { "q8_0", 2, 1, 17, 500, 64, .units = BITS_Q8_0, .causal = 1, .outliers = 1 },
+    { "q5_0", 2, 1, 17, 500, 64, .units = BITS_Q5_0, .causal = 1, .outliers = 1 },
+    { "q4_0", 2, 1, 17, 500, 64, .units = BITS_Q4_0, .causal = 1, .shift = 2 },
+    { "q8_0-one-row", 4, 1, 1, 1030, 128, .units = BITS_Q8_0, .shift = 2 },
+    { "q8_0-f16", 3, 1, 5, 200, 96, .units = BITS_Q8_0, .dtype = BITS_F16, .shift = 2 },
+    { "q4_0-long", 1, 1, 5, 2309, 32, .units = BITS_Q4_0, .dv = 40, .key_base = 1021, .shift = 2 },
+    { "q8_0-logits", 2, 1, 9, 70, 32, .units = BITS_Q8_0, .logits = BITS_LOGITS_RAW },
     /* raw states and logits */
     { "partial", 2, 2, 9, 1100, 40, .partial = 1, .outliers = 1 },
     { "partial-empty", 2, 2, 25, 18, 16, .partial = 1, .causal = 1, .outliers = 1 },
@@ -477,6 +497,21 @@ static inline uint32_t bits_k(const bits_case *c, uint32_t at)
     if (c->bias == BITS_BIAS_POISON_KV && bits_is_hole(c, column))
         return bits_poison(c, column);
     return bits_number(bits_random(c, BITS_K, at), 0, 6, 0, c->dtype);
+}
+
+/* Of k in units: a scale, 2^-7 .. 2^-6 as an f16, and whole numbers in all of their range. */
+static inline uint32_t bits_unit_scale(const bits_case *c, uint32_t unit)
+{
+    const int less = c->units == BITS_Q8_0 ? 17 : c->units == BITS_Q5_0 ? 14 : 13;
+    return bits_encode(1024 + (int32_t)(bits_random(c, BITS_SCALE, unit) >> 22), -less, BITS_F16);
+}
+
+static inline int bits_whole(const bits_case *c, uint32_t at)
+{
+    const uint32_t r = bits_random(c, BITS_K, at);
+    if (c->units == BITS_Q8_0)
+        return (int)(r % 255) - 127;
+    return c->units == BITS_Q5_0 ? (int)(r % 32) - 16 : (int)(r % 16) - 8;
 }
 
 /* v: 1/4 .. 5/4, so that p * v is never subnormal; NaN and Inf where the bias masks, if asked. */

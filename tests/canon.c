@@ -315,6 +315,21 @@ static void begin_row(row *r)
         r->pos += c->offset + r->b;
 }
 
+/* Rounds to whole numbers, ties to even, and gives their scale. */
+static f32 round_unit(f32 *q)
+{
+    const f32 magic = from_integer(3 << 22);
+    f32 most = 0, scale, inverse;
+    int d;
+    for (d = 0; d < BITS_UNIT; d++)
+        most = less(most, q[d] & 0x7fffffff) ? q[d] & 0x7fffffff : most;
+    scale = divide(most, from_integer(127));
+    inverse = divide(ONE, scale);
+    for (d = 0; d < BITS_UNIT; d++)
+        q[d] = sub(add(mul(q[d], inverse), magic), magic);
+    return scale;
+}
+
 static void load_query(row *r)
 {
     const bits_case *c = r->c;
@@ -324,6 +339,8 @@ static void load_query(row *r)
     r->factor = fma32(scale, LOG2E, mul(scale, log2e_low));
     for (d = 0; d < c->d; d++)
         r->q[d] = load(bits_q(c, at + (uint32_t)d), c->dtype);
+    for (d = 0; c->units && d < c->d; d += BITS_UNIT)
+        r->scale[d / BITS_UNIT] = round_unit(r->q + d);
 }
 
 static f32 softcap(f32 s, int cap)
@@ -332,11 +349,28 @@ static f32 softcap(f32 s, int cap)
     return mul(cap2, tanh_32(mul(s, divide(ONE, cap2))));
 }
 
+/* Of whole numbers: sums of 32 products, which are exact, times both scales. */
+static f32 score_of_units(const row *r, int j)
+{
+    uint32_t k = kv_row_number(r, j) * (uint32_t)r->c->d;
+    f32 s = 0, sum, scale;
+    int d, i;
+    for (d = 0; d < r->c->d; d += BITS_UNIT) {
+        for (sum = 0, i = d; i < d + BITS_UNIT; i++)
+            sum = add(sum, mul(r->q[i], from_integer(bits_whole(r->c, k + (uint32_t)i))));
+        scale = load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
+        s = fma32(sum, mul(r->scale[d / BITS_UNIT], scale), s);
+    }
+    return mul(s, r->factor);
+}
+
 static f32 score(const row *r, int j)
 {
     uint32_t k = kv_row_number(r, j) * (uint32_t)r->c->d;
     f32 s = 0;
     int d;
+    if (r->c->units)
+        return score_of_units(r, j);
     for (d = 0; d < r->c->d; d++)
         s = fma32(r->q[d], load(bits_k(r->c, k + (uint32_t)d), r->c->dtype), s);
     return mul(s, r->factor);

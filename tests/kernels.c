@@ -277,6 +277,53 @@ static void check_qk(const sizes *z)
     check_lanes("qk", a, b, z->n, z->first);
 }
 
+/* Whole numbers: keys of any bytes, -128 and scales that are not finite among them, against the sum
+ * written down. */
+static void check_units(const sizes *z)
+{
+    enum { UNIT = 32, UNIT_BYTES = 34 };
+    const int rows = tested->rows, n = z->n;
+    const int64_t units = 1 + z->dim % 5, dim = UNIT * units;
+    const int64_t stride = UNIT_BYTES * (units + rng_int(0, 2));
+    const attn_lanes lanes = random_lanes();
+    const float *q[MAX_ROWS];
+    float *qt = vector(dim * rows), *scales = normal_matrix(units * rows, 1);
+    float *s = vector((int64_t)n * rows);
+    const size_t bytes = (size_t)((n - 1) * stride + UNIT_BYTES * units);
+    unsigned char *k = test_alloc_at(bytes, PLACE_PAGE_AFTER);
+    const char *run[2] = { (const char *)k, (const char *)k };
+    const attn_runs runs = { ATTN_Q8_0, (ptrdiff_t)stride, n, n, run };
+    attn_product p = product_of(z, s, qt, NULL, lanes);
+    int64_t wrong = 0;
+    p.runs = &runs;
+    p.scales = scales;
+    p.dim = dim;
+    for (size_t i = 0; i < bytes; i++)
+        k[i] = (unsigned char)(rng_chance(20) ? 0x80 : rng_int(0, 255));
+    for (int r = 0; r < rows; r++) {
+        float *x = vector(dim);
+        for (int64_t d = 0; d < dim; d++)
+            x[d] = rng_chance(20) ? 127.0f : (float)rng_int(-127, 127);
+        q[r] = x;
+    }
+    tested->pack_units(qt, q, dim);
+    tested->qk_units(&p);
+    for (int j = 0; j < n; j++)
+        for (int r = lanes.begin; r < lanes.end; r++) {
+            float chain = 0;
+            for (int64_t u = 0; u < units; u++) {
+                const unsigned char *unit = k + j * stride + u * UNIT_BYTES;
+                const float by = scales[u * rows + r] * dtype_load(ATTN_F16, unit);
+                int sum = 0;
+                for (int d = 0; d < UNIT; d++)
+                    sum += (int)q[r][u * UNIT + d] * ((unit[2 + d] ^ 128) - 128);
+                chain = fmaf((float)sum, by, chain);
+            }
+            wrong += !same_number(s[j * rows + r], chain * z->factor);
+        }
+    CHECK(wrong == 0, "%d of %d logits of %d units are wrong", (int)wrong, n * rows, (int)units);
+}
+
 static void check_softcap(const sizes *z)
 {
     const float cap2 = 1.0f + 40.0f * rng_unit(), icap2 = 1.0f / cap2;
@@ -873,6 +920,7 @@ static const struct {
     { "quantised types", check_quantised },
     { "pack", check_pack },
     { "qk", check_qk },
+    { "units", check_units },
     { "softcap", check_softcap },
     { "add_distances", check_add_distances },
     { "sums midway", check_add_midway },

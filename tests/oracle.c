@@ -429,6 +429,27 @@ double oracle_scale(const attn_params *p)
     return p->scale != 0 ? (double)p->scale : (double)(float)(1.0 / sqrt((double)p->head_dim));
 }
 
+/* Element d of a query that begins at q: as given, or as the whole number that p->integer makes of it,
+ * times its scale. */
+static double query_at(const attn_params *p, ptrdiff_t q, int64_t d)
+{
+    enum { UNIT = 32 };
+    const ptrdiff_t first = q + (ptrdiff_t)(d / UNIT * UNIT);
+    const double x = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d);
+    double most = 0;
+    float scale, inverse, y;
+    if (!p->integer)
+        return x;
+    for (int i = 0; i < UNIT; i++)
+        most = fmax(most, fabs(oracle_load(p->q.dtype, p->q.data, first + i)));
+    scale = (float)most / 127.0f;
+    if (scale == 0 || !(1.0f / scale < INFINITY))
+        return 0;
+    inverse = 1.0f / scale;
+    y = (float)x * inverse;
+    return nearbyint((double)y) * (double)scale;
+}
+
 /* scale * q.k, and scale * sum |q k|. */
 static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j,
                         double *magnitude)
@@ -438,8 +459,8 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
     const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, b, kv_head, j);
     double sum = 0, sum_abs = 0;
     for (int64_t d = 0; d < p->head_dim; d++) {
-        const double product = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d) *
-                               oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
+        const double product =
+            query_at(p, q, d) * oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
         sum += product;
         sum_abs += fabs(product);
     }

@@ -274,6 +274,43 @@ static void check_decode(int round)
     CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "decoding, five workers");
 }
 
+/* Whole numbers: within the bounds of the oracle, whichever way; and the tiled way has the bits of the
+ * portable kernels, of small tiles and of several workers. */
+static void check_whole(int round)
+{
+    static const char *const banned[] = { "odd_dims", "mixed", "part", "backend", NULL };
+    static const int64_t pages[] = { 0, 1, 5, 16 };
+    const quantised_type *type = &types[2 + round % 3];
+    pool workers = pool_of(3, POOL_SHUFFLED, 0);
+    int list[MAX_BACKGROUND], sets = 0;
+    const int count = pick_background(list, round % 4 == 3 ? "varlen" : NULL, 1, banned);
+    test_problem a, b;
+    features_make(&a, whole_units(shape_random()), list, round % 2 ? count : 0);
+    if (round % 2 == 0)
+        problem_scatter(&a, pages[round / 2 % 4], round / 8 % 2);
+    a.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    twin(&a, &b);
+    b.p.k = quantise(&a.p, &a.k, type);
+    if (rng_chance(50))
+        b.p.v = quantise(&a.p, &a.v, &types[rng_int(0, TYPES - 1)]);
+    b.p.integer = 1;
+    problem_check(&b);
+    if (b.p.impl == ATTN_IMPL_NAIVE)
+        return;
+    a = b;
+    problem_new_output(&a);
+    while (attn_kernels_get(sets) != NULL)
+        sets++;
+    a.p.kernels = attn_kernels_get(sets - 1);
+    a.p.tile_keys = 16;
+    a.p.num_workers = workers.workers;
+    a.p.tuning = "attn-tuning 1 split_work 1 end";
+    a.p.parallel_for = pool_for;
+    a.p.parallel_user = &workers;
+    CHECK(test_run(&a.p) == ATTN_OK && problem_same_bits(&a, &b), "%s: other bits another way",
+          type_name(type));
+}
+
 /* K of this type and O in one buffer, O behind K or inside its last unit; and what the call is said to
  * touch. */
 static void check_places(int round)
@@ -310,13 +347,18 @@ static void check_places(int round)
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void expect(const attn_params *p, const char *sentence)
+static void expect_status(const attn_params *p, attn_status status, const char *sentence)
 {
     char why[400];
     size_t bytes;
     attn_check(p, NULL, 0, why, sizeof why);
     CHECK(strcmp(why, sentence) == 0, "\"%s\", expected \"%s\"", why, sentence);
-    CHECK(attn_workspace_size(p, &bytes) == ATTN_ERR_ARG, "a size is given all the same");
+    CHECK(attn_workspace_size(p, &bytes) == status, "a size is given all the same");
+}
+
+static void expect(const attn_params *p, const char *sentence)
+{
+    expect_status(p, ATTN_ERR_ARG, sentence);
 }
 
 static void check_misuse(int round)
@@ -348,6 +390,10 @@ static void check_misuse(int round)
            "k.dtype (8) must be at most 7: 0 is f32, 1 is f16, 2 is bf16, 3 is e4m3, 4 is e5m2, "
            "5 is q8_0, 6 is q5_0, 7 is q4_0");
     p.k.dtype = ATTN_E4M3;
+    p.integer = 2;
+    expect_status(&p, ATTN_ERR_UNSUPPORTED,
+                  "integer (2) needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
+    p.integer = 0;
     p.q.dtype = ATTN_E4M3;
     expect(&p, "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
 }
@@ -403,6 +449,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "any masks", check_background, 60, 0 },
         { "sequences", check_packed, 20, 0 },
         { "decoding", check_decode, 48, 0 },
+        { "whole numbers", check_whole, 60, 0 },
     };
     if (!T.exact || T.impl || T.storage) {
         SKIP("quantised K and V are for exact calls of the CPU");

@@ -517,6 +517,9 @@ typedef struct attn_params {
     int64_t head_dim;   /* elements of a q or k vector, at least 1 */
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
     float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
+    /* Nonzero computes q.k of quantised keys in whole numbers: q is rounded to whole numbers and a scale
+     * for 32 elements, as q8_0 stores them, but with a scale in f32. */
+    int integer;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not

@@ -138,7 +138,8 @@ static int64_t desk_floats(const attn_cache *c)
 static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q)
 {
     const int64_t floats = desk_floats(c);
-    const attn_output desk = { ATTN_F32, floats, c->head_dim, c->head_dim,
+    const ptrdiff_t dim = (ptrdiff_t)c->head_dim;
+    const attn_output desk = { ATTN_F32, (ptrdiff_t)floats, dim, dim,
                                c->desks + (layer * c->num_sequences + q) * floats };
     return desk;
 }
