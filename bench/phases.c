@@ -18,6 +18,7 @@ typedef enum phase { REST, QK, SOFTMAX, PV, MERGE, PHASES } phase;
 /* What each kernel counts as. */
 static const int phase_of[SPY_KERNELS] = { [SPY_qk] = QK,
                                            [SPY_qk_runs] = QK,
+                                           [SPY_qk_units] = QK,
                                            [SPY_softcap] = SOFTMAX,
                                            [SPY_add_distances] = SOFTMAX,
                                            [SPY_add_rows] = SOFTMAX,

@@ -311,6 +311,48 @@ static void check_whole(int round)
           type_name(type));
 }
 
+/* A query that is not finite has NaN as every score, one that is 0 or too small to have a scale has 0;
+ * neither changes another row. */
+static void check_strange_queries(int round)
+{
+    enum { ROWS = 3, KEYS = 40, DIM = 64 };
+    static const float strange[] = { NAN, INFINITY, -INFINITY, 0.0f, 1e-40f };
+    float *q = test_alloc(ROWS * DIM * sizeof *q), *k = test_alloc(KEYS * DIM * sizeof *k);
+    float *logits[2], *o[2];
+    attn_params p = { .batch = 1,
+                      .num_heads_q = 1,
+                      .seq_len_q = ROWS,
+                      .seq_len_kv = KEYS,
+                      .head_dim = DIM,
+                      .integer = 1 };
+    for (int i = 0; i < ROWS * DIM; i++)
+        q[i] = rng_normal();
+    for (int i = 0; i < KEYS * DIM; i++)
+        k[i] = rng_normal();
+    p.q.data = q;
+    p.v.data = k;
+    p.k.dtype = ATTN_Q8_0;
+    p.k.data = test_alloc(KEYS * DIM / UNIT * 34);
+    attn_convert((void *)(size_t)p.k.data, ATTN_Q8_0, k, ATTN_F32, KEYS * DIM);
+    for (int way = 0; way < 2; way++) {
+        for (int d = 0; d < DIM && way == 1; d++)
+            if (round >= 3 || d == 40)
+                q[DIM + d] = strange[round];
+        p.logits.data = logits[way] = test_alloc(ROWS * KEYS * sizeof *logits[0]);
+        p.o.data = o[way] = test_alloc(ROWS * DIM * sizeof *o[0]);
+        CHECK(test_run(&p) == ATTN_OK, "refused");
+    }
+    for (int r = 0; r < ROWS; r += 2)
+        CHECK(memcmp(logits[0] + r * KEYS, logits[1] + r * KEYS, KEYS * sizeof *logits[0]) == 0 &&
+                  memcmp(o[0] + r * DIM, o[1] + r * DIM, DIM * sizeof *o[0]) == 0,
+              "row %d beside a strange one differs", r);
+    for (int j = 0; j < KEYS; j++)
+        if (round < 3 ? !isnan(logits[1][KEYS + j]) : logits[1][KEYS + j] != 0) {
+            CHECK(0, "key %d has the score %g", j, (double)logits[1][KEYS + j]);
+            return;
+        }
+}
+
 /* K of this type and O in one buffer, O behind K or inside its last unit; and what the call is said to
  * touch. */
 static void check_places(int round)
@@ -450,6 +492,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "sequences", check_packed, 20, 0 },
         { "decoding", check_decode, 48, 0 },
         { "whole numbers", check_whole, 60, 0 },
+        { "strange queries", check_strange_queries, 5, 0 },
     };
     if (!T.exact || T.impl || T.storage) {
         SKIP("quantised K and V are for exact calls of the CPU");

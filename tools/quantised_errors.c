@@ -90,7 +90,7 @@ static void textbook(long keys)
     free(weight);
 }
 
-static double error(int k_type, int v_type, long keys)
+static double error(int k_type, int v_type, int integer, long keys)
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
@@ -101,6 +101,7 @@ static double error(int k_type, int v_type, long keys)
     p.o.data = o;
     p.k.dtype = k_type;
     p.v.dtype = v_type;
+    p.integer = integer;
     p.k.data = k_stored;
     p.v.data = v_stored;
     check(attn_convert(k_stored, k_type, k, ATTN_F32, (size_t)keys * DIM));
@@ -121,18 +122,20 @@ int main(void)
 {
     static const struct {
         const char *name;
-        int k, v;
+        int k, v, integer;
     } rows[] = {
-        { "f32", ATTN_F32, ATTN_F32 },
-        { "f16", ATTN_F16, ATTN_F16 },
-        { "bf16", ATTN_BF16, ATTN_BF16 },
-        { "q8_0", ATTN_Q8_0, ATTN_Q8_0 },
-        { "e4m3", ATTN_E4M3, ATTN_E4M3 },
-        { "e5m2", ATTN_E5M2, ATTN_E5M2 },
-        { "q5_0", ATTN_Q5_0, ATTN_Q5_0 },
-        { "q4_0", ATTN_Q4_0, ATTN_Q4_0 },
-        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0 },
-        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0 },
+        { "f32", ATTN_F32, ATTN_F32, 0 },
+        { "f16", ATTN_F16, ATTN_F16, 0 },
+        { "bf16", ATTN_BF16, ATTN_BF16, 0 },
+        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0 },
+        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1 },
+        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0 },
+        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0 },
+        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0 },
+        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0 },
+        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1 },
+        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0 },
+        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0 },
     };
     enum { TYPES = sizeof rows / sizeof *rows, COLUMNS = 6 };
     double per_cent[TYPES][COLUMNS];
@@ -150,7 +153,7 @@ int main(void)
             fill(column / 3);
         textbook(keys);
         for (row = 0; row < TYPES; row++)
-            per_cent[row][column] = error(rows[row].k, rows[row].v, keys);
+            per_cent[row][column] = error(rows[row].k, rows[row].v, rows[row].integer, keys);
     }
     for (row = 0; row < TYPES; row++) {
         printf("| %s |", rows[row].name);
