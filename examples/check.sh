@@ -50,6 +50,12 @@ status=$?
 [ "$status" -eq 0 ] || cat "$work/raw"
 count "$status" "example train: its gradients are not the slopes of its loss"
 
+for type in q8_0 "q4_0 integer"; do # The ways of serving agree in every bit.
+    (cd "$top" && ${RUN:-} "$build/llm" --cache "$type") > "$work/raw" 2>&1 &&
+        grep -qx "same bits of every logit in cached, ring, paged: yes" "$work/raw"
+    count $? "example llm --cache \"$type\""
+done
+
 equal() { # equal FILE FILE WHAT: fails also where the first is empty
     [ -s "$1" ] && diff "$1" "$2"
     count $? "$3"

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  *     cc -O2 -ffp-contract=off examples/llm.c attn.c -lm -o llm
- *     ./llm [QUESTION [TOKENS]]
+ *     ./llm [--cache TYPE] [QUESTION [TOKENS]]
  *
  *     naive    computes the whole text anew for each token, by the textbook formula
  *     tiled    computes the whole text anew for each token, by the online softmax
@@ -10,8 +10,10 @@
  *     ring     keeps only the window in layers that have one; the prompt comes in chunks
  *     paged    lets two texts share the pages of their common beginning, and decodes both at once
  *
- * All ways must choose the same tokens, and all but naive from logits of the same bits. The model
- * has RMSNorm, grouped-query attention, RoPE and SwiGLU; a token is a character. The weights are
+ * All ways must choose the same tokens, and all but naive from logits of the same bits. With a TYPE
+ * (f16, bf16, q8_0, q5_0, q4_0, e4m3 or e5m2) caches store keys and values in it, and the last three
+ * ways must agree with each other; how far they are from f32 is printed. "q8_0 integer" computes
+ * scores in whole numbers, too. The model has RMSNorm, grouped-query attention, RoPE and SwiGLU; a token is a character. The weights are
  * random, and so is the text. Every float operation is a statement of its own and only sqrtf comes
  * from a library, so that the text is the same on every machine. */
 #include "../attn.h"
@@ -27,7 +29,7 @@ enum {
     LAYERS = 4,
     HEADS_Q = 4,
     HEADS_KV = 2,
-    HEAD_DIM = 16,
+    HEAD_DIM = 32,
     WIDTH_Q = HEADS_Q * HEAD_DIM,
     WIDTH_KV = HEADS_KV * HEAD_DIM,
     HIDDEN = 96,
@@ -168,6 +170,24 @@ static void feed_forward(float *y, const float *x, const block *b, int rows)
     product(y, gate, b->down[0], rows, HIDDEN, WIDTH);
 }
 
+/* ---- what caches store */
+
+static const char *const types[] = {"f32",  "f16",  "bf16", "e4m3", "e5m2",
+                                    "q8_0", "q5_0", "q4_0"}; /* in the order of attn_dtype */
+enum { TYPES = sizeof types / sizeof *types };
+static int stored = ATTN_F32, integer;
+
+/* "q8_0", or "q8_0 integer". */
+static int choose_type(const char *word)
+{
+    const size_t length = strcspn(word, " ");
+    integer = strcmp(word + length, " integer") == 0;
+    for (stored = 0; stored < TYPES; stored++)
+        if (strlen(types[stored]) == length && memcmp(types[stored], word, length) == 0)
+            return !word[length] || integer;
+    return 0;
+}
+
 /* ---- ways of serving: what a mode keeps from step to step */
 
 typedef struct mode {
@@ -185,7 +205,7 @@ static const mode modes[] = {
     {"ring", ATTN_IMPL_TILED, 2, 0, 1, CHUNK},
     {"paged", ATTN_IMPL_TILED, 1, PAGE, 2, LONGEST},
 };
-enum { MODES = sizeof modes / sizeof *modes, NAIVE = 0, TILED = 1 };
+enum { MODES = sizeof modes / sizeof *modes, NAIVE = 0, TILED = 1, CACHED = 2 };
 
 typedef struct store {
     const mode *how;
@@ -214,6 +234,8 @@ static void open_store(store *s, const mode *how)
         c->num_layers = LAYERS / how->caches;
         c->num_heads_kv = HEADS_KV;
         c->head_dim = HEAD_DIM;
+        c->k.dtype = stored;
+        c->v.dtype = stored;
         c->capacity = LONGEST;
         c->page_size = how->page_size;
         if (i == 1) { /* WINDOW keys before a chunk, and the chunk itself */
@@ -310,6 +332,7 @@ static void attend(const store *s, int layer, const step *in, float *q, float *k
         look_up(s, layer, in, k, v, &p);
     else
         look_here(in, k, v, &p);
+    p.integer = s->how->caches && integer;
     p.num_heads_q = HEADS_Q;
     p.seq_len_q = in->n;
     p.layout = ATTN_LAYOUT_BSHD; /* [batch, token, head, dim], as products leave them */
@@ -523,6 +546,33 @@ static const char *yes(int is)
     return is ? "yes" : "NO";
 }
 
+/* What another type of the caches does: their ways agree, and how far they are from f32. */
+static int compare_stored(text answers[][2])
+{
+    int tokens = 0, all = 0, bits = 1;
+    float off = 0;
+    for (int i = 0; i < 2; i++) {
+        const text *exact = &answers[TILED][i], *t = &answers[CACHED][i];
+        int at = exact->prompt;
+        print_tokens("prompt", t->token, t->prompt);
+        print_tokens("f32", exact->token + exact->prompt, exact->length - exact->prompt);
+        print_tokens(types[stored], t->token + t->prompt, t->length - t->prompt);
+        for (int j = CACHED; j < MODES; j++) {
+            const text *other = &answers[j][i];
+            bits = bits && same_tokens(t, other) && same_logits(t, other);
+        }
+        for (; at < t->length && t->token[at] == exact->token[at]; at++)
+            for (int j = 0; j < SYMBOLS; j++)
+                off = fmaxf(off, fabsf(t->logits[at][j] - exact->logits[at][j]));
+        tokens += at - t->prompt;
+        all += t->length - t->prompt;
+    }
+    printf("same bits of every logit in cached, ring, paged: %s\n", yes(bits));
+    printf("tokens before the first that f32 would not choose: %d of %d\n", tokens, all);
+    printf("largest difference of a logit of these: %.4f\n", (double)off);
+    return bits;
+}
+
 static int compare(text answers[][2])
 {
     int tokens = 1, bits = 1;
@@ -552,8 +602,16 @@ int main(int argc, char **argv)
         "Answer as briefly as you can, in plain words, without repeating. ";
     static model m;
     static text answers[MODES][2];
-    const char *questions[2] = {argc > 1 ? argv[1] : "Who are you?", "What is a cache for?"};
-    int more = argc > 2 ? atoi(argv[2]) : 20;
+    const int with_type = argc > 2 && strcmp(argv[1], "--cache") == 0;
+    char **const words = argv + (with_type ? 3 : 1);
+    const int count = argc - (with_type ? 3 : 1);
+    const char *questions[2] = {count > 0 ? words[0] : "Who are you?", "What is a cache for?"};
+    int more = count > 1 ? atoi(words[1]) : 20;
+    if (with_type && !choose_type(argv[2])) {
+        printf("--cache %s: no type; there are f32, f16, bf16, e4m3, e5m2, q8_0, q5_0, q4_0\n",
+               argv[2]);
+        return 1;
+    }
     make_model(&m, 12);
     printf("a model of %d weights, %d layers of width %d, %d query and %d key heads of %d;\n"
            "every other layer looks back %d tokens only\n",
@@ -572,5 +630,5 @@ int main(int argc, char **argv)
         else
             answer_singly(&m, &modes[j], answers[j], more);
     }
-    return compare(answers) ? 0 : 1;
+    return (stored == ATTN_F32 ? compare(answers) : compare_stored(answers)) ? 0 : 1;
 }
