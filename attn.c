@@ -262,7 +262,9 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-#define ATTN_CPU_DOTS 8u   /* products of bytes besides: AVX-512 VNNI */
+/* Products of bytes besides: AVX-512 VNNI and AVX-VNNI. */
+#define ATTN_CPU_DOTS_512 8u
+#define ATTN_CPU_DOTS_256 16u
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -3239,11 +3241,11 @@ COLD static call_axes axes_in_use(const attn_params *p)
 #endif
 
 /* ebx may hold the GOT pointer of 32-bit position-independent code: it is saved by hand. */
-static void cpuid(unsigned leaf, unsigned out[4])
+static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
 {
     __asm__ volatile(SWAP_EBX "cpuid\n\t" SWAP_EBX
                      : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
-                     : "0"(leaf), "2"(0));
+                     : "0"(leaf), "2"(part));
 }
 
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
@@ -3252,21 +3254,26 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17, dots = 1u << 11;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     unsigned r[4], low, high, found = CPU_KNOWN;
-    cpuid(0, r);
+    cpuid(0, 0, r);
     if (r[0] < 7)
         return found;
-    cpuid(1, r);
+    cpuid(1, 0, r);
     if ((r[2] & basis) != basis)
         return found;
     /* This is xgetbv. */
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
-    cpuid(7, r);
+    cpuid(7, 0, r);
     if ((low & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
     if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
-        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS : 0);
+        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
+    if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
+        cpuid(7, 1, r);
+        found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+    }
     return found;
 }
 #else

@@ -264,20 +264,21 @@ typedef enum attn_status {
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
- * every type. */
+ * every type, unless attn_params.integer is set. */
 typedef enum attn_dtype {
     ATTN_F32 = 0,  /* float */
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
-    /* Only K and V of attn_forward may have these. Other functions than that and attn_convert, and
-     * devices, refuse them. */
+    /* Only K and V may have these, in attn_forward and in caches; attn_convert converts them. All
+     * other functions, and devices, refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
     /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
      * or head_dim_v and the strides, which count numbers, are multiples of 32. */
-    ATTN_Q8_0 = 5, /* 34 bytes: whole numbers of 8 bits, from -127 to 127 */
+    ATTN_Q8_0 =
+        5, /* 34 bytes: of 8 bits, -127 to 127 as attn_convert writes them; -128 is read, too */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
     ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
 } attn_dtype;
@@ -591,8 +592,11 @@ typedef struct attn_params {
     int64_t head_dim;   /* elements of a q or k vector, at least 1 */
     int64_t head_dim_v; /* elements of a v or o vector; 0 means head_dim */
     float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
-    /* Nonzero computes q.k of quantised keys in whole numbers: q is rounded to whole numbers and a scale
-     * for 32 elements, as q8_0 stores them, but with a scale in f32. */
+    /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
+     * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
+     * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
+     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Only attn_forward,
+     * parts included, and attn_state_finish take it. 0 means off. */
     int integer;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
@@ -1069,7 +1073,8 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype. NULL data puts it into the memory of
+    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype; with units
+     * of 32, head_dim and all strides are multiples of 32. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
@@ -1089,7 +1094,9 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    float *desks;        /* where keys are turned that are then stored in fewer bits */
+    /* [num_layers, num_sequences, num_heads_kv, head_dim], scratch where attn_cache_write turns a key in
+     * f32 before it is stored in an 8-bit float type or in units; NULL if k is f32, f16 or bf16. */
+    float *desks;
 } attn_cache;
 
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens

@@ -68,7 +68,9 @@
 #define v_i8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p))))
 #define v_byte(x, i)                                                                               \
     _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v_int(x), 24u - 8u * (unsigned)(i)), 24))
-#define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS)
+#ifndef HAS_DOTS
+#define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS_512)
+#endif
 #define vi __m512i
 #define i_load(p) _mm512_loadu_si512((const void *)(p))
 #define i_set1(p) _mm512_set1_epi32(word_of(p))
@@ -173,7 +175,6 @@ INLINE void transpose_avx512(__m512 *x)
 
 #define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))
 
-/* By halves: three inserts into 512 bits take twice the time. */
 /* vpdpbusd. Written as such it needs neither a target nor a compiler that knows one. */
 INLINE __m512i dot_avx512(__m512i sum, __m512i k, __m512i q)
 {
@@ -181,6 +182,7 @@ INLINE __m512i dot_avx512(__m512i sum, __m512i k, __m512i q)
     return sum;
 }
 
+/* By halves: three inserts into 512 bits take twice the time. */
 INLINE __m512 quarters_avx512(const char *const *p, ptrdiff_t at)
 {
     const __m128 a = LOAD_4(p[0] + at), b = LOAD_4(p[1] + at);

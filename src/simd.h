@@ -40,7 +40,7 @@
  *   w_low(x, u) w_high(x, u)   the lower and the upper words of the products of x and u
  *   w_below(x, u)  the lanes whose word is below u, without signs
  * Where a CPU may multiply bytes, too:
- *   HAS_DOTS       whether this one does
+ *   HAS_DOTS       whether this one does (-DHAS_DOTS=0: a test of the way without)
  *   vi             VL words;  i_load(p) i_set1(p) i_store(p, x);  i_zero()  i_minus(x);  i_floats(x)  signed, as floats
  *   i_dot(sum, k, q)  sum + the products of 4 bytes, unsigned ones of k, signed ones of q
  *   i_flip(x)      the words of v_int with the upper bit of every byte the other way round
@@ -1425,7 +1425,7 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
         }
         for (; d < head_dim; d++)
             for (r = 0; r < VL; r++)
-                qt[d * ROWS + v * VL + r] = from[r][d];
+                memcpy(qt + d * ROWS + v * VL + r, from[r] + d, sizeof *qt); /* It may be bytes. */
     }
 }
 
@@ -1436,7 +1436,7 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
  * each unit and row what a sum begins with, as keys are 128 higher there. */
 #define UNIT_KEYS 4
 #define UNIT_STEPS (UNIT_NUMBERS / 4)
-#ifndef HAS_DOTS
+#ifndef i_dot
 #define HAS_DOTS 0
 #define vi vf
 #define i_load(p) v_load((const float *)(const void *)(p))

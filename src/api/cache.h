@@ -67,7 +67,8 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype. NULL data puts it into the memory of
+    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype; with units
+     * of 32, head_dim and all strides are multiples of 32. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
@@ -87,7 +88,9 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    float *desks;        /* where keys are turned that are then stored in fewer bits */
+    /* [num_layers, num_sequences, num_heads_kv, head_dim], scratch where attn_cache_write turns a key in
+     * f32 before it is stored in an 8-bit float type or in units; NULL if k is f32, f16 or bf16. */
+    float *desks;
 } attn_cache;
 
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens
