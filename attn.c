@@ -1772,14 +1772,14 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
     all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
-#define UNIT_KEYS 8
+#define EIGHT_KEYS 8
 
 /* The chains of eight keys go through s. */
 KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const float (*k)[UNIT],
                      const float *scale, float *s)
 {
     const float *const q = p->scales + unit * LANES + at;
-    float sums[UNIT_KEYS][STRIP];
+    float sums[EIGHT_KEYS][STRIP];
     const chains z = { .c = sums[0],
                        .ci = STRIP,
                        .x = k[0],
@@ -1791,7 +1791,7 @@ KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const 
                        .factor = 1.0f };
     int i, r;
     chains8(hw, WHOLE, 1, 1, &z, 0, 0);
-    for (i = 0; i < UNIT_KEYS; i++)
+    for (i = 0; i < EIGHT_KEYS; i++)
         for (r = 0; r < STRIP; r++) {
             const float by = q[r] * scale[i];
             s[i * LANES + r] = fma32(hw, sums[i][r], by, s[i * LANES + r]);
@@ -1801,7 +1801,7 @@ KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const 
 /* Up to eight keys, whose logits without the factor become s. */
 KERNEL void add_units(int hw, const attn_product *p, const char *row, int keys, float *s)
 {
-    float k[UNIT_KEYS][UNIT] = { { 0 } }, scale[UNIT_KEYS] = { 0 };
+    float k[EIGHT_KEYS][UNIT] = { { 0 } }, scale[EIGHT_KEYS] = { 0 };
     int64_t unit;
     int i, t, at;
     for (unit = 0; unit < p->dim / UNIT; unit++) {
@@ -1818,12 +1818,12 @@ KERNEL void add_units(int hw, const attn_product *p, const char *row, int keys, 
 
 KERNEL void qk_units_body(int hw, const attn_product *p)
 {
-    const int64_t each = p->ahead ? p->ahead->lines * UNIT_KEYS / p->n + 1 : 0;
+    const int64_t each = p->ahead ? p->ahead->lines * EIGHT_KEYS / p->n + 1 : 0;
     const char *row = p->runs->run[0];
     int j, i, keys;
     for (j = 0; j < p->n; j += keys, row += keys * p->runs->stride) {
-        float s[UNIT_KEYS * LANES] = { 0 };
-        keys = p->n - j < UNIT_KEYS ? p->n - j : UNIT_KEYS;
+        float s[EIGHT_KEYS * LANES] = { 0 };
+        keys = p->n - j < EIGHT_KEYS ? p->n - j : EIGHT_KEYS;
         ask_ahead(p->ahead, each);
         add_units(hw, p, row, keys, s);
         for (i = 0; i < keys * LANES; i++)

@@ -74,7 +74,7 @@
 #endif
 #define vi __m256i
 #define i_load(p) _mm256_loadu_si256((const void *)(p))
-#define i_set1(p) _mm256_set1_epi32(word_of(p))
+#define i_set1(p) _mm256_set1_epi32(load_word(p))
 #define i_store(p, x) _mm256_storeu_si256((void *)(p), x)
 #define i_zero() _mm256_setzero_si256()
 #define i_minus(x) _mm256_sub_epi32(_mm256_setzero_si256(), x)
@@ -88,7 +88,7 @@ INLINE __m256i dot_avx2(__m256i sum, __m256i k, __m256i q)
 }
 #endif
 #define v_sum(a, b, c) v_fma(a, b, c)
-#define v_scale(p) _mm256_cvtph_ps(_mm_set1_epi16(half_of(p)))
+#define v_scale(p) _mm256_cvtph_ps(_mm_set1_epi16(load_half(p)))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
 #define v_to_f16(p, x) to_f16_avx2(p, x)

@@ -73,7 +73,7 @@
 #endif
 #define vi __m512i
 #define i_load(p) _mm512_loadu_si512((const void *)(p))
-#define i_set1(p) _mm512_set1_epi32(word_of(p))
+#define i_set1(p) _mm512_set1_epi32(load_word(p))
 #define i_store(p, x) _mm512_storeu_si512((void *)(p), x)
 #define i_zero() _mm512_setzero_si512()
 #define i_minus(x) _mm512_sub_epi32(_mm512_setzero_si512(), x)
@@ -81,7 +81,7 @@
 #define i_flip(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)0x80808080u))
 #define i_dot(sum, k, q) dot_avx512(sum, k, q)
 #define v_sum(a, b, c) v_fma(a, b, c)
-#define v_scale(p) _mm512_cvtph_ps(_mm256_set1_epi16(half_of(p)))
+#define v_scale(p) _mm512_cvtph_ps(_mm256_set1_epi16(load_half(p)))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
 #define v_to_f16(p, x) to_f16_avx512(p, x)

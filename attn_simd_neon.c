@@ -57,7 +57,7 @@
 #define v_byte(x, i)                                                                               \
     vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 24 - 8 * (i)), 24))
 #define v_sum(a, b, c) v_fma(a, b, c)
-#define v_scale(p) vcvt_f32_f16(vreinterpret_f16_s16(vdup_n_s16(half_of(p))))
+#define v_scale(p) vcvt_f32_f16(vreinterpret_f16_s16(vdup_n_s16(load_half(p))))
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
 #define v_to_f16(p, x) to_f16_neon(p, x)

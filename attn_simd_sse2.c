@@ -70,7 +70,7 @@
 #define v_i8(p) i8_sse2(p)
 #define v_byte(x, i) _mm_cvtepi32_ps(_mm_srai_epi32(_mm_slli_epi32(v_int(x), 24 - 8 * (i)), 24))
 #define v_sum(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
-#define v_scale(p) sse2_from_f16(_mm_set1_epi32((uint16_t)half_of(p)))
+#define v_scale(p) sse2_from_f16(_mm_set1_epi32((uint16_t)load_half(p)))
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))
 #define v_to_f16(p, x) sse2_to_f16(p, x)

@@ -124,7 +124,7 @@
         return (words_##isa){ xor_3(a.even, b.even, c.even), xor_3(a.odd, b.odd, c.odd) };         \
     }
 
-INLINE int32_t word_of(const void *p)
+INLINE int32_t load_word(const void *p)
 {
     int32_t word;
     memcpy(&word, p, sizeof word);
@@ -132,7 +132,7 @@ INLINE int32_t word_of(const void *p)
 }
 
 /* 16 bits from any address. */
-INLINE int16_t half_of(const void *p)
+INLINE int16_t load_half(const void *p)
 {
     int16_t half;
     memcpy(&half, p, sizeof half);
