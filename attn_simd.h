@@ -1789,14 +1789,14 @@ typedef struct isa(units)
 }
 isa(units);
 
-INLINE isa(units) isa(units_of)(const attn_product *p, int64_t u, int lane)
+INLINE isa(units) isa(units_of)(const attn_product *p, int64_t u, int first)
 {
     const char *const bytes = (const char *)p->by;
     const isa(units) q = {
-        p->by + u * UNIT_NUMBERS * ROWS + lane,
-        bytes + (u * UNIT_NUMBERS * ROWS + lane * 4),
-        (const int32_t *)(const void *)(bytes + p->dim * ROWS) + u * ROWS + lane,
-        p->scales + u * ROWS + lane,
+        p->by + u * UNIT_NUMBERS * ROWS + first,
+        bytes + (u * UNIT_NUMBERS * ROWS + first * 4),
+        (const int32_t *)(const void *)(bytes + p->dim * ROWS) + u * ROWS + first,
+        p->scales + u * ROWS + first,
     };
     return q;
 }
@@ -1856,7 +1856,7 @@ INLINE void isa(unit_dots)(int width, const isa(units) * q, const char *const *u
 
 /* The logits of four keys in `width` vectors of lanes. */
 INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const char *const *row,
-                           int lane, float *s)
+                           int first, float *s)
 {
     vf chain[UNIT_KEYS][NV], sums[UNIT_KEYS][NV];
     const char *unit[UNIT_KEYS];
@@ -1867,7 +1867,7 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
             chain[i][v] = v_zero();
     }
     for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
-        const isa(units) q = isa(units_of)(p, u, lane);
+        const isa(units) q = isa(units_of)(p, u, first);
         if (dots)
             isa(unit_dots)(width, &q, unit, sums);
         else
@@ -1882,14 +1882,14 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
     }
     EACH(i, UNIT_KEYS)
         EACH(v, width)
-            v_store(s + i * ROWS + lane + v * VL, v_mul(chain[i][v], v_set1(p->factor)));
+            v_store(s + i * ROWS + first + v * VL, v_mul(chain[i][v], v_set1(p->factor)));
 }
 
 /* Each a function of its own: its loop has all registers. */
 #define UNIT_ROWS(name, dots, width)                                                               \
-    OUTLINE void isa(name)(const attn_product *p, const char *const *row, int lane, float *s)      \
+    OUTLINE void isa(name)(const attn_product *p, const char *const *row, int first, float *s)     \
     {                                                                                              \
-        isa(unit_rows)(dots, width, p, row, lane, s);                                              \
+        isa(unit_rows)(dots, width, p, row, first, s);                                             \
     }
 UNIT_ROWS(units_one, 0, 1)
 UNIT_ROWS(units_all, 0, NV)
@@ -1904,7 +1904,7 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
         HAS_DOTS ? whole ? isa(dots_all) : isa(dots_one)
         : whole ? isa(units_all)
                  : isa(units_one);
-    int j, lane;
+    int j, first;
     for (j = 0; j < n; j += UNIT_KEYS) {
         float rest[UNIT_KEYS * ROWS];
         const char *rows[UNIT_KEYS];
@@ -1914,8 +1914,8 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
             rows[i] = row + (j + (i < keys ? i : 0)) * p->runs->stride;
         memset(s, 0, UNIT_KEYS * ROWS * sizeof *s); /* for the other lanes */
         isa(ask)(p->ahead);
-        for (lane = whole ? 0 : p->lanes.begin / VL * VL; lane < p->lanes.end; lane += step)
-            one(p, rows, lane, s);
+        for (first = whole ? 0 : p->lanes.begin / VL * VL; first < p->lanes.end; first += step)
+            one(p, rows, first, s);
         if (keys < UNIT_KEYS)
             memcpy(to + j * ROWS, rest, (size_t)(keys * ROWS) * sizeof *rest);
     }
