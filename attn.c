@@ -2679,6 +2679,8 @@ static const call_field call_fields[] = {
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
+    { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+      .instead = "1 is K, 2 is V, 3 is both" },
 
     /* ---- tensors */
     { LAYOUT },
@@ -5988,6 +5990,68 @@ static double visible_pairs(const attn_params *p)
     return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }
 
+/* src/rotate.c - rotation of rows, which spreads outliers before K and V are quantised.
+ *
+ * A row is multiplied by Hadamard matrices of Sylvester's order over sqrt(n), which are symmetric and
+ * their own inverses: the first of the largest power of two that fits, 256 at most, the next of what is
+ * left. So q . k stays as it is where both are rotated, and the result of rotated rows of V is rotated
+ * back (Ashkboos et al. 2024, arXiv 2404.00456). docs/canon.md has the order of additions.
+ */
+
+#define ROTATE_MOST 256
+
+/* rotate_block rotates n numbers, a power of two. */
+static void rotate_block(float *x, int n)
+{
+    static const float root[] = { 1.0f,           0x1.6a09e6p-1f, 0.5f,
+                                  0x1.6a09e6p-2f, 0.25f,          0x1.6a09e6p-3f,
+                                  0.125f,         0x1.6a09e6p-4f, 0.0625f };
+    int half, i, j, log2 = 0;
+    for (half = 1; half < n; half *= 2, log2++)
+        for (i = 0; i < n; i += 2 * half)
+            for (j = i; j < i + half; j++) {
+                const float a = x[j], b = x[j + half];
+                x[j] = a + b;
+                x[j + half] = a - b;
+            }
+    for (i = 0; i < n; i++)
+        x[i] = x[i] * root[log2];
+}
+
+/* rotate_size gives the size of the first block of a row. */
+static int rotate_size(int64_t dim)
+{
+    int n = ROTATE_MOST;
+    while (n > dim)
+        n /= 2;
+    return n;
+}
+
+static void rotate_row(float *x, int64_t dim)
+{
+    for (; dim > 0; x += rotate_size(dim), dim -= rotate_size(dim))
+        rotate_block(x, rotate_size(dim));
+}
+
+/* rotate_result leaves no -0 and the one NaN, as results have them. */
+static void rotate_result(float *x, int64_t dim)
+{
+    int64_t d;
+    rotate_row(x, dim);
+    for (d = 0; d < dim; d++)
+        x[d] = is_nan(x[d]) ? float_of(CANONICAL_NAN) : x[d] + 0.0f;
+}
+
+ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim)
+{
+    int64_t r;
+    if (!x || rows < 0 || dim < 1)
+        return ATTN_ERR_ARG;
+    for (r = 0; r < rows; r++)
+        rotate_row(x + r * dim, dim);
+    return ATTN_OK;
+}
+
 /* src/tile.c - a tile: up to `rows` query rows that share one kv head, and the keys that they read.
  *
  * Lane f of a head's flattened rows is query row f / group of head kv_head * group + f % group, so
@@ -6094,7 +6158,11 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
+    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
+        return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
+    load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
+    rotate_row(space, dim);
+    return space;
 }
 
 /* set_lanes sets all lanes to rows of the choice that follow each other, and finds their queries. */
@@ -7025,6 +7093,9 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
             PREFETCH_RUN((const char *)out[r], dim * (int64_t)sizeof(float));
     }
     t->pl->kernels->result(out, x, l, factor, dim);
+    for (r = 0; r < t->pl->rows && t->pr->p.rotated & ATTN_ROTATED_V; r++)
+        if (t->lanes[r].used)
+            rotate_result(out[r], dim);
     for (r = 0; r < t->pl->rows && !in_place; r++) {
         const lane *at = &t->lanes[r];
         if (at->used)
@@ -8826,25 +8897,28 @@ OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
     return check_written(&s, 1, NULL, why);
 }
 
-/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
-static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
-                       const attn_state *state)
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack and are rotated
+ * alone. */
+OWN_FRAME static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
+                                 const attn_state *state)
 {
     const attn_params *p = &pr->p;
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
-    float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
+    float m = *row.m, l = *row.l, w = 1.0f, piece[ROTATE_MOST], *const to = piece;
     const int with_sink = !is_neg_inf(sink) && l != 0.0f;
     int64_t d, n;
     if (with_sink)
         w = merge_sink(sink, &m, &l);
     write_sums(p, s, head, i, m, l);
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
-        n = min64(COUNT_OF(piece), p->head_dim_v - d);
+        n = rotate_size(p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
         result_rows(1, &to, piece, &l, pr->keep_factor, n);
+        if (p->rotated & ATTN_ROTATED_V)
+            rotate_result(piece, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }
@@ -10122,6 +10196,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { LAYOUT },
+    { VALUE(rotated, F_INT, BY_ALL, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+      .instead = "1 is K, 2 is V, 3 is both" },
     { ANY_DTYPE(k.dtype, BY_ALL) },
     { ANY_DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
@@ -10147,19 +10223,25 @@ static const call_field state_fields[] = {
 
 enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
 
-/* desk_floats counts the numbers of a desk, where a row of K is turned before it is stored in a type
- * that is not plain. Each sequence has one in each layer, since writes of different ones may run at once. */
-static int64_t desk_floats(const attn_cache *c)
+static int is_rotated(const attn_cache *c, int side)
 {
-    return c->k.dtype > LAST_PLAIN ? times(c->num_heads_kv, c->head_dim) : 0;
+    return c->rotated & (side == CACHE_K ? ATTN_ROTATED_K : ATTN_ROTATED_V);
 }
 
-/* desk_of gives a sequence's desk in a layer: [1, num_heads_kv, 1, head_dim]. */
-static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q)
+/* desk_floats counts the numbers of a desk, where a row is turned and rotated before it is rounded. Each
+ * sequence has one in each layer, since writes of different ones may run at once. */
+static int64_t desk_floats(const attn_cache *c)
 {
-    const int64_t floats = desk_floats(c);
-    const ptrdiff_t dim = (ptrdiff_t)c->head_dim;
-    const attn_output desk = { ATTN_F32, (ptrdiff_t)floats, dim, dim,
+    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K);
+    const int64_t v = is_rotated(c, CACHE_V) ? c->head_dim_v : 0;
+    return times(c->num_heads_kv, max64(k ? c->head_dim : 0, v));
+}
+
+/* desk_of gives a sequence's desk in a layer: [1, num_heads_kv, 1, dim]. */
+static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_t dim)
+{
+    const ptrdiff_t floats = (ptrdiff_t)desk_floats(c), row = (ptrdiff_t)dim;
+    const attn_output desk = { ATTN_F32, floats, row, row,
                                c->desks + (layer * c->num_sequences + q) * floats };
     return desk;
 }
@@ -10938,23 +11020,61 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
-/* desk_run turns row after row on the sequence's desk. */
-static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
-                     cache_place from, const cache_run *run)
+/* on_desk tells whether rows of a side go by way of a desk: they are rotated, or turned and then rounded
+ * to what apply_rope does not write. */
+static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
 {
-    const attn_output desk = desk_of(c, layer, q), to = layer_of(c, CACHE_K, layer);
-    const attn_tensor turned = as_tensor(&desk);
-    const cache_place only = { 0, 0 };
+    const int is_k = side == CACHE_K;
+    if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
+        return 0; /* It is as it is stored. */
+    return is_rotated(c, side) || (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+}
+
+/* lay_row lays a row of a step on the desk, turned and rotated. */
+static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cache_place from,
+                    int64_t number, const attn_output *desk)
+{
+    static const cache_place only = { 0, 0 };
+    const int64_t dim = side_of(c, side).dim;
+    int64_t h;
+    if (side == CACHE_K && s->rope) {
+        attn_rope_rows rows = rows_to_turn(c, s, from, 1, &number);
+        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+        rows.y = *desk;
+        apply_rope(s->rope, &rows);
+    } else {
+        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
+    }
+    for (h = 0; h < c->num_heads_kv && is_rotated(c, side); h++)
+        rotate_row((float *)desk->data + h * dim, dim);
+}
+
+static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
+                     cache_place from, const cache_run *run, int side)
+{
+    static const cache_place only = { 0, 0 };
+    const int64_t dim = side_of(c, side).dim;
+    const attn_output desk = desk_of(c, layer, q, dim), to = layer_of(c, side, layer);
+    const attn_tensor laid = as_tensor(&desk);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
-        const int64_t number = run->number + i;
-        attn_rope_rows rows = rows_to_turn(c, s, x, 1, &number);
-        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, x, 0);
-        rows.y = desk;
-        apply_rope(s->rope, &rows);
-        copy_heads(&to, y, &turned, only, c->num_heads_kv, 1, c->head_dim);
+        lay_row(c, s, side, x, run->number + i, &desk);
+        copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
+}
+
+/* write_run writes a run of one side. */
+static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                      const cache_part *part, const cache_run *run, int side)
+{
+    const cache_place from = row_in_step(c, part, run);
+    if (on_desk(c, s, side))
+        desk_run(c, layer, s, part->sequence, from, run, side);
+    else if (side == CACHE_K && s->rope)
+        turn_run(c, layer, s, from, run);
+    else
+        copy_run(c, layer, s, from, run, side);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
@@ -10963,14 +11083,8 @@ static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step
     const int64_t end = c->end[part->sequence];
     cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
-        const cache_place from = row_in_step(c, part, &run);
-        if (s->rope && c->k.dtype > LAST_PLAIN)
-            desk_run(c, layer, s, part->sequence, from, &run);
-        else if (s->rope)
-            turn_run(c, layer, s, from, &run);
-        else
-            copy_run(c, layer, s, from, &run, CACHE_K);
-        copy_run(c, layer, s, from, &run, CACHE_V);
+        write_run(c, layer, s, part, &run, CACHE_K);
+        write_run(c, layer, s, part, &run, CACHE_V);
     }
 }
 
@@ -11219,6 +11333,7 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+    p->rotated = c->rotated;
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)

@@ -175,6 +175,7 @@
 #define attn_version ATTN_JOIN(ATTN_PREFIX, attn_version)
 #define attn_params_size ATTN_JOIN(ATTN_PREFIX, attn_params_size)
 #define attn_alibi_slopes ATTN_JOIN(ATTN_PREFIX, attn_alibi_slopes)
+#define attn_rotate ATTN_JOIN(ATTN_PREFIX, attn_rotate)
 #define attn_convert ATTN_JOIN(ATTN_PREFIX, attn_convert)
 #define attn_dropout_keep ATTN_JOIN(ATTN_PREFIX, attn_dropout_keep)
 #define attn_kernels_get ATTN_JOIN(ATTN_PREFIX, attn_kernels_get)
@@ -277,11 +278,13 @@ typedef enum attn_dtype {
 
     /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
      * or head_dim_v and the strides, which count numbers, are multiples of 32. */
-    ATTN_Q8_0 =
-        5, /* 34 bytes: of 8 bits, -127 to 127 as attn_convert writes them; -128 is read, too */
+    ATTN_Q8_0 = 5, /* 34 bytes: of 8 bits, -127 to 127 if attn_convert writes them */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
     ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
 } attn_dtype;
+
+/* Which of K and V are stored rotated: see attn_rotate. */
+enum { ATTN_ROTATED_K = 1, ATTN_ROTATED_V = 2 };
 
 /* This stride makes all indices of an axis read one element; only inputs may have it. */
 #define ATTN_STRIDE_BROADCAST PTRDIFF_MIN
@@ -598,6 +601,10 @@ typedef struct attn_params {
      * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Only attn_forward,
      * parts included, and attn_state_finish take it. 0 means off. */
     int integer;
+    /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
+     * O are rotated back. Only attn_forward, parts
+     * included, and attn_state_finish take it; states are not rotated back before that. 0 means neither. */
+    int rotated;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
@@ -793,6 +800,15 @@ ATTN_API size_t attn_params_size(void);
  * reads slopes for each batch entry. Returns ATTN_ERR_ARG if slopes is NULL or num_heads is out of
  * range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
+
+/* attn_rotate() multiplies rows x[r*dim..] by Hadamard matrices over the root of their size, in place.
+ *
+ * Blocks have the largest power of two of elements that fits, 256 at most: 128 is one block, 80 is 64 and
+ * 16. Rotating twice gives the rows again but for rounding. An outlier then spreads over its block, which
+ * makes q5_0 and q4_0 keys far more accurate: rotate K before it is quantised and set
+ * attn_params.rotated, or let a cache do so. Source: Ashkboos et al. 2024 (arXiv 2404.00456). Returns
+ * ATTN_ERR_ARG if x is NULL, rows is below 0 or dim below 1. */
+ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *
@@ -1078,6 +1094,10 @@ typedef struct attn_cache {
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
+    /* Sum of ATTN_ROTATED_K and ATTN_ROTATED_V: rows are rotated after they are turned and before they
+     * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type or in units are
+     * stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
+    int rotated;
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
@@ -1094,8 +1114,8 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    /* [num_layers, num_sequences, num_heads_kv, head_dim], scratch where attn_cache_write turns a key in
-     * f32 before it is stored in an 8-bit float type or in units; NULL if k is f32, f16 or bf16. */
+    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns and
+     * rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
 } attn_cache;
 

@@ -1984,6 +1984,8 @@ static const call_field call_fields[] = {
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
+    { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+      .instead = "1 is K, 2 is V, 3 is both" },
 
     /* ---- tensors */
     { LAYOUT },

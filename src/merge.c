@@ -25,25 +25,28 @@ OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
     return check_written(&s, 1, NULL, why);
 }
 
-/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack. */
-static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
-                       const attn_state *state)
+/* finish_row finishes one row of attn_state_finish, in pieces that fit on the stack and are rotated
+ * alone. */
+OWN_FRAME static void finish_row(const problem *pr, const sequence *s, int64_t head, int64_t i,
+                                 const attn_state *state)
 {
     const attn_params *p = &pr->p;
     const attn_state row = state_at(state, state_row(p, s, head, i), p->head_dim_v);
     const float sink = sink_of(p, head);
-    float m = *row.m, l = *row.l, w = 1.0f, piece[32], *const to = piece;
+    float m = *row.m, l = *row.l, w = 1.0f, piece[ROTATE_MOST], *const to = piece;
     const int with_sink = !is_neg_inf(sink) && l != 0.0f;
     int64_t d, n;
     if (with_sink)
         w = merge_sink(sink, &m, &l);
     write_sums(p, s, head, i, m, l);
     for (d = 0; p->o.data && d < p->head_dim_v; d += n) {
-        n = min64(COUNT_OF(piece), p->head_dim_v - d);
+        n = rotate_size(p->head_dim_v - d);
         memcpy(piece, row.o + d, (size_t)n * sizeof *piece);
         if (with_sink)
             scale_values(piece, 1, n, w);
         result_rows(1, &to, piece, &l, pr->keep_factor, n);
+        if (p->rotated & ATTN_ROTATED_V)
+            rotate_result(piece, n);
         store_run(p->kernels, p->o.dtype, p->o.data, ROW_AT(p->o, s, head, s->q_row + i) + d, piece,
                   n);
     }

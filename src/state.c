@@ -235,6 +235,9 @@ static void write_lanes(tile *t, const attn_output *to, int64_t dim, const float
             PREFETCH_RUN((const char *)out[r], dim * (int64_t)sizeof(float));
     }
     t->pl->kernels->result(out, x, l, factor, dim);
+    for (r = 0; r < t->pl->rows && t->pr->p.rotated & ATTN_ROTATED_V; r++)
+        if (t->lanes[r].used)
+            rotate_result(out[r], dim);
     for (r = 0; r < t->pl->rows && !in_place; r++) {
         const lane *at = &t->lanes[r];
         if (at->used)

@@ -8,6 +8,7 @@
 
 #include "keys.c"
 #include "masks.c"
+#include "rotate.c"
 
 /* set_scratch points to what the row tiles of a slot share. */
 static void set_scratch(tile *t, char *slot)
@@ -109,7 +110,11 @@ static const float *query_row(const tile *t, int64_t at, float *space)
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
+    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
+        return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
+    load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
+    rotate_row(space, dim);
+    return space;
 }
 
 /* set_lanes sets all lanes to rows of the choice that follow each other, and finds their queries. */

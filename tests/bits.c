@@ -182,6 +182,7 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     p->q.dtype = p->v.dtype = p->o.dtype = c->dtype;
     p->k.dtype = f->k_type;
     p->integer = c->units != 0;
+    p->rotated = c->rotated;
     p->q.data = (const char *)f->q + q * f->size;
     p->k.data = (const char *)f->k + kv * f->key;
     p->v.data = (const char *)f->v + kv * (size_t)f->dv * f->size;
@@ -548,8 +549,8 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         fixture f;
         if (!begin_case("%s", bits_cases[n].name))
             continue;
-        if (bits_cases[n].units && T.impl) {
-            SKIP("devices take no whole numbers");
+        if ((bits_cases[n].units || bits_cases[n].rotated) && T.impl) {
+            SKIP("devices take no whole numbers and no rotated rows");
             continue;
         }
         if (!CHECK(strcmp(golden[n].name, bits_cases[n].name) == 0, "golden: %s", golden[n].name))

@@ -54,6 +54,7 @@ typedef struct bits_case {
     int halfway;     /* scores that binary64 alone rounds wrong; for d = 4 */
     int dlse;        /* the loss depends on lse, too */
     int lse_alone;   /* gradients take the row from lse, without its statistics */
+    int rotated;     /* p.rotated */
     int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
@@ -141,6 +142,9 @@ static const bits_case bits_cases[] = {
     { "q8_0-f16", 3, 1, 5, 200, 96, .units = BITS_Q8_0, .dtype = BITS_F16, .shift = 2 },
     { "q4_0-long", 1, 1, 5, 2309, 32, .units = BITS_Q4_0, .dv = 40, .key_base = 1021, .shift = 2 },
     { "q8_0-logits", 2, 1, 9, 70, 32, .units = BITS_Q8_0, .logits = BITS_LOGITS_RAW },
+    { "rotated", 2, 1, 9, 200, 128, .rotated = 3, .causal = 1, .outliers = 1 },
+    { "rotated-80", 2, 1, 9, 200, 80, .dv = 33, .rotated = 3, .dtype = BITS_F16, .shift = 2 },
+    { "rotated-q8_0", 2, 1, 9, 200, 288, .dv = 24, .rotated = 1, .units = BITS_Q8_0 },
     /* raw states and logits */
     { "partial", 2, 2, 9, 1100, 40, .partial = 1, .outliers = 1 },
     { "partial-empty", 2, 2, 25, 18, 16, .partial = 1, .causal = 1, .outliers = 1 },

@@ -78,8 +78,10 @@ static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_
  * fewer than 16 bits is made of turned keys in f32. */
 static void make_plain(const passage *w)
 {
-    static float turned[BATCH][GROUP_HEADS][LONG][BIT_DIM];
-    const int in_f32 = cache.k.dtype > ATTN_BF16;
+    static float turned[BATCH][GROUP_HEADS][LONG][BIT_DIM],
+        values[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
+    const int k_rotated = (cache.rotated & ATTN_ROTATED_K) != 0;
+    const int in_f32 = cache.k.dtype > ATTN_BF16 || k_rotated;
     attn_rope_rows rows = { 0 };
     rows.batch = BATCH;
     rows.num_heads = GROUP_HEADS;
@@ -91,10 +93,16 @@ static void make_plain(const passage *w)
     rows.first = w->shift;
     if (w->turned)
         CHECK(attn_rope_apply(&w->rope, &rows, why, WHY) == ATTN_OK, "%s", why);
+    else
+        memcpy(turned, keys, sizeof keys);
+    if (k_rotated)
+        attn_rotate(turned[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM);
     if (in_f32 || !w->turned)
-        attn_convert(plain_k, cache.k.dtype, w->turned ? turned : keys, ATTN_F32,
-                     sizeof keys / sizeof(float));
-    attn_convert(plain_v, cache.v.dtype, vals, ATTN_F32, sizeof vals / sizeof(float));
+        attn_convert(plain_k, cache.k.dtype, turned, ATTN_F32, sizeof keys / sizeof(float));
+    memcpy(values, vals, sizeof vals);
+    if (cache.rotated & ATTN_ROTATED_V)
+        attn_rotate(values[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM_V);
+    attn_convert(plain_v, cache.v.dtype, values, ATTN_F32, sizeof vals / sizeof(float));
 }
 
 /* What both calls have in common: `rows` query rows from row t on. */
@@ -145,6 +153,7 @@ static void run_plain(const passage *w)
                   BIT_DIM_V);
     p.k.dtype = cache.k.dtype;
     p.v.dtype = cache.v.dtype;
+    p.rotated = cache.rotated;
     CHECK(test_run(&p) == ATTN_OK, "plain");
 }
 
@@ -201,7 +210,7 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
         positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
     if (w->packed)
         pack_step(w, &s, first, cu, positions);
-    else if (w->stored)
+    else if (w->stored && !cache.rotated)
         take_stored(&s, first);
     s.rope = w->turned ? &w->rope : NULL;
     s.positions = w->turned && w->positions ? positions : NULL;
@@ -282,10 +291,11 @@ static void compare_passage(const passage *w)
                       memcmp(plain.stats[b][h][w->prefix], got.stats[b][h][w->prefix],
                              rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
-                  "rollback %d, rope %d, types %s %s, kernels %s",
+                  "rollback %d, rope %d, rotated %d, types %s %s, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
-                  (int)w->chunk, (int)w->window, w->rollback, w->turned, dtype_name(cache.k.dtype),
-                  dtype_name(cache.v.dtype), attn_kernels_name(w->kernels));
+                  (int)w->chunk, (int)w->window, w->rollback, w->turned, cache.rotated,
+                  dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
+                  attn_kernels_name(w->kernels));
         }
 }
 
@@ -353,6 +363,7 @@ static int make_passage_cache(const passage *w)
     cache.layout = (int)rng_int(0, 1);
     cache.k.dtype = (int)rng_int(0, ATTN_Q4_0);
     cache.v.dtype = (int)rng_int(0, ATTN_Q4_0);
+    cache.rotated = rng_chance(50) ? (int)rng_int(0, 3) : 0;
     return cache_start();
 }
 

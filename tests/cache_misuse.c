@@ -187,6 +187,8 @@ static const misuse misuses[] = {
         "window_left (12) of a ring must be below capacity (12)"),
     N64(size, RINGED, shape.window_left, -1, ARG, "window_left (-1) must be at least 0"),
     INT(size, PLAIN, shape.layout, 2, ARG, "layout (2) must be at most 1: 0 is BHSD, 1 is BSHD"),
+    INT(size, PLAIN, shape.rotated, 4, ARG,
+        "rotated (4) must be at most 3: 1 is K, 2 is V, 3 is both"),
     INT(size, PLAIN, shape.k.dtype, 8, ARG, "k.dtype (8) must be at most 7: 0 is f32, 1 is f16"),
     INT(size, PLAIN, shape.k.dtype, ATTN_Q5_0, ARG,
         "head_dim (8) must be a multiple of 32: k.dtype is q5_0"),

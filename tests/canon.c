@@ -330,6 +330,26 @@ static f32 round_unit(f32 *q)
     return scale;
 }
 
+/* Multiplies by Hadamard matrices over the roots of their sizes, 256, 128, ... as they fit. */
+static void rotate(f32 *x, int dim)
+{
+    int n = 256, step, i;
+    while (n > dim)
+        n /= 2;
+    if (!n)
+        return;
+    for (step = 1; step < n; step *= 2)
+        for (i = 0; i < n; i++)
+            if (!(i & step)) {
+                const f32 low = x[i], high = x[i + step];
+                x[i] = add(low, high);
+                x[i + step] = sub(low, high);
+            }
+    for (i = 0; i < n; i++)
+        x[i] = mul(x[i], inverse_root((uint64_t)n));
+    rotate(x + n, dim - n);
+}
+
 static void load_query(row *r)
 {
     const bits_case *c = r->c;
@@ -339,6 +359,8 @@ static void load_query(row *r)
     r->factor = fma32(scale, LOG2E, mul(scale, log2e_low));
     for (d = 0; d < c->d; d++)
         r->q[d] = load(bits_q(c, at + (uint32_t)d), c->dtype);
+    if (c->rotated & 1)
+        rotate(r->q, c->d);
     for (d = 0; c->units && d < c->d; d += BITS_UNIT)
         r->scale[d / BITS_UNIT] = round_unit(r->q + d);
 }
@@ -497,7 +519,7 @@ f32 add_zero(f32 x)
 static void finish_row(row *r)
 {
     const bits_case *c = r->c;
-    f32 inverse = 0;
+    f32 inverse = 0, o[MAX_DIM];
     int d;
     if (!r->empty) {
         inverse = divide(ONE, r->root.l);
@@ -505,7 +527,11 @@ static void finish_row(row *r)
             inverse = mul(inverse, keep_factor(c));
     }
     for (d = 0; d < bits_dv(c); d++)
-        r->o[d] = store(r->empty ? 0 : add_zero(mul(r->root.o[d], inverse)), c->dtype);
+        o[d] = r->empty ? 0 : add_zero(mul(r->root.o[d], inverse));
+    if (c->rotated & 2)
+        rotate(o, bits_dv(c));
+    for (d = 0; d < bits_dv(c); d++)
+        r->o[d] = store(add_zero(o[d]), c->dtype);
     if (r->empty)
         r->lse = c->sink ? bits_sink(c, (uint32_t)r->h) : MINUS_INF;
     else

@@ -14,7 +14,7 @@ typedef uint32_t f32; /* the bits of a binary32 number */
 #define LOG2E 0x3fb8aa3bu
 #define CHUNK 1024
 #define MAX_KEYS 8192
-#define MAX_DIM 256
+#define MAX_DIM 288
 
 /* ---- operations; they stop the program at infinities, NaNs and subnormal numbers */
 

@@ -353,6 +353,117 @@ static void check_strange_queries(int round)
         }
 }
 
+/* ---- rotation -------------------------------------------------------------------------------- */
+
+/* Element (i, d) of the Hadamard matrices that rotate rows of dim elements. */
+static double rotation_at(int64_t dim, int64_t i, int64_t d)
+{
+    int64_t n = 256, both;
+    int odd = 0;
+    while (n > dim)
+        n /= 2;
+    if (i < n || d < n) {
+        if (i >= n || d >= n)
+            return 0;
+        for (both = i & d; both > 0; both /= 2)
+            odd ^= both & 1;
+        return (odd ? -1 : 1) / sqrt((double)n);
+    }
+    return rotation_at(dim - n, i - n, d - n);
+}
+
+static void check_rotate(int round)
+{
+    static const int64_t dims[] = { 1, 2, 3, 16, 31, 64, 80, 96, 112, 128, 256, 300, 576 };
+    const int64_t dim = dims[round], rows = 3;
+    float *x = test_alloc_at((size_t)(rows * dim) * sizeof *x, PLACE_PAGE_AFTER);
+    float *before = test_alloc((size_t)(rows * dim) * sizeof *before);
+    double worst = 0;
+    for (int64_t i = 0; i < rows * dim; i++)
+        x[i] = before[i] = rng_normal();
+    CHECK(attn_rotate(x, rows, dim) == ATTN_OK, "refused");
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < dim; i++) {
+            double sum = 0;
+            for (int64_t d = 0; d < dim; d++)
+                sum += rotation_at(dim, i, d) * (double)before[r * dim + d];
+            worst = fmax(worst, fabs(sum - (double)x[r * dim + i]));
+        }
+    CHECK(worst < 2e-6, "rows of %d are off by %g", (int)dim, worst);
+    CHECK(attn_rotate(NULL, 1, dim) == ATTN_ERR_ARG && attn_rotate(x, -1, dim) == ATTN_ERR_ARG &&
+              attn_rotate(x, 1, 0) == ATTN_ERR_ARG && attn_rotate(x, 0, dim) == ATTN_OK,
+          "bad arguments are taken, or good ones are not");
+}
+
+/* A call rotates q as attn_rotate does, and O back. */
+static void check_rotated(int round)
+{
+    static const char *const banned[] = { "mixed", "storage", "logits", "part", NULL };
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, round % 4 == 3 ? "varlen" : NULL, 1, banned);
+    test_problem a, b;
+    features_make(&a, shape_random(), list, count);
+    a.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    twin(&a, &b); /* It has the queries of a, and runs before they are rotated. */
+    b.p.rotated = ATTN_ROTATED_K;
+    if (!problem_run(&b))
+        return;
+    for (int64_t n = 0; n < a.q.batch * a.q.heads * a.q.seq; n++) {
+        const int64_t s = n % a.q.seq, h = n / a.q.seq % a.q.heads, at = n / a.q.seq / a.q.heads;
+        float row[1024];
+        for (int64_t d = 0; d < a.q.dim; d++)
+            row[d] = tensor_get(&a.q, at, h, s, d);
+        attn_rotate(row, 1, a.q.dim);
+        for (int64_t d = 0; d < a.q.dim; d++)
+            tensor_set(&a.q, at, h, s, d, row[d]);
+    }
+    tensor_remember(&a.q);
+    if (problem_run(&a))
+        CHECK(problem_same_bits(&a, &b), "bits differ");
+}
+
+/* A row of O as a rotated call has it. Rows that no call wrote are alike, and have no number. */
+static int is_rotated_back(const test_problem *a, const test_problem *b, int64_t n)
+{
+    const test_tensor *o = &a->o;
+    const int64_t s = n % o->seq, h = n / o->seq % o->heads, at = n / o->seq / o->heads;
+    float row[1024];
+    int same = 1, wrong = 0, number = 0;
+    for (int64_t d = 0; d < o->dim; d++) {
+        row[d] = tensor_get(o, at, h, s, d);
+        number |= isfinite(row[d]) && row[d] != 0;
+        same &= float_bits(row[d]) == float_bits(tensor_get(&b->o, at, h, s, d));
+    }
+    attn_rotate(row, 1, o->dim);
+    for (int64_t d = 0; d < o->dim; d++) {
+        const float got = tensor_get(&b->o, at, h, s, d), want = row[d] + 0.0f;
+        wrong |=
+            want != want ? float_bits(got) != 0x7fc00000u : float_bits(got) != float_bits(want);
+    }
+    return (same && !number) || !wrong;
+}
+
+static void check_rotated_back(int round)
+{
+    static const char *const banned[] = { "mixed", "storage", "logits", "part", "partial", NULL };
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, round % 4 == 3 ? "varlen" : NULL, 1, banned);
+    test_problem a, b;
+    int64_t wrong = 0;
+    features_make(&a, shape_random(), list, count);
+    a.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
+    for (int64_t s = 0; s < a.v.seq && round % 3 == 0; s += 5)
+        tensor_set(&a.v, 0, 0, s, rng_int(0, a.v.dim - 1), s % 2 ? INFINITY : -INFINITY);
+    tensor_remember(&a.v);
+    twin(&a, &b);
+    b.p.rotated = ATTN_ROTATED_V;
+    if (!problem_run(&a) || !problem_run(&b))
+        return;
+    for (int64_t n = 0; n < a.o.batch * a.o.heads * a.o.seq; n++)
+        wrong += !is_rotated_back(&a, &b, n);
+    CHECK(wrong == 0, "%d rows of O are not rotated back", (int)wrong);
+}
+
 /* K of this type and O in one buffer, O behind K or inside its last unit; and what the call is said to
  * touch. */
 static void check_places(int round)
@@ -492,6 +603,9 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "sequences", check_packed, 20, 0 },
         { "decoding", check_decode, 48, 0 },
         { "whole numbers", check_whole, 60, 0 },
+        { "rotated rows", check_rotate, 13, 1 },
+        { "rotated keys", check_rotated, 40, 0 },
+        { "rotated values", check_rotated_back, 40, 0 },
         { "strange queries", check_strange_queries, 5, 0 },
     };
     if (!T.exact || T.impl || T.storage) {

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROWS = 8, DIM = 128, MOST_KEYS = 262144, OUTLIER = 37 };
 
@@ -90,7 +91,23 @@ static void textbook(long keys)
     free(weight);
 }
 
-static double error(int k_type, int v_type, int integer, long keys)
+/* By attn_dtype. */
+static const size_t bytes_of_128[] = { 512, 256, 256, 128, 128, 136, 88, 72 };
+
+static void store(void *to, int type, const float *from, int rotated, long keys)
+{
+    float row[DIM];
+    long j;
+    for (j = 0; j < keys; j++) {
+        const size_t at = (size_t)j * DIM;
+        memcpy(row, from + at, sizeof row);
+        if (rotated)
+            check(attn_rotate(row, 1, DIM));
+        check(attn_convert((char *)to + at * bytes_of_128[type] / 128, type, row, ATTN_F32, DIM));
+    }
+}
+
+static double error(int k_type, int v_type, int integer, int rotated, long keys)
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
@@ -102,10 +119,11 @@ static double error(int k_type, int v_type, int integer, long keys)
     p.k.dtype = k_type;
     p.v.dtype = v_type;
     p.integer = integer;
+    p.rotated = rotated;
     p.k.data = k_stored;
     p.v.data = v_stored;
-    check(attn_convert(k_stored, k_type, k, ATTN_F32, (size_t)keys * DIM));
-    check(attn_convert(v_stored, v_type, v, ATTN_F32, (size_t)keys * DIM));
+    store(k_stored, k_type, k, rotated & ATTN_ROTATED_K, keys);
+    store(v_stored, v_type, v, rotated & ATTN_ROTATED_V, keys);
     check(attn_workspace_size(&p, &bytes));
     workspace = room(bytes);
     check(attn_forward(&p, workspace, bytes));
@@ -122,20 +140,25 @@ int main(void)
 {
     static const struct {
         const char *name;
-        int k, v, integer;
+        int k, v, integer, rotated;
     } rows[] = {
-        { "f32", ATTN_F32, ATTN_F32, 0 },
-        { "f16", ATTN_F16, ATTN_F16, 0 },
-        { "bf16", ATTN_BF16, ATTN_BF16, 0 },
-        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0 },
-        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1 },
-        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0 },
-        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0 },
-        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0 },
-        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0 },
-        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1 },
-        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0 },
-        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0 },
+        { "f32", ATTN_F32, ATTN_F32, 0, 0 },
+        { "f16", ATTN_F16, ATTN_F16, 0, 0 },
+        { "bf16", ATTN_BF16, ATTN_BF16, 0, 0 },
+        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0, 0 },
+        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0 },
+        { "q8_0, rotated", ATTN_Q8_0, ATTN_Q8_0, 0, 3 },
+        { "q8_0, rotated, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 3 },
+        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0 },
+        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0 },
+        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0 },
+        { "q5_0, rotated", ATTN_Q5_0, ATTN_Q5_0, 0, 3 },
+        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0, 0 },
+        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1, 0 },
+        { "q4_0, rotated", ATTN_Q4_0, ATTN_Q4_0, 0, 3 },
+        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0, 0 },
+        { "K q8_0, V q4_0, rotated", ATTN_Q8_0, ATTN_Q4_0, 0, 3 },
+        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0, 0 },
     };
     enum { TYPES = sizeof rows / sizeof *rows, COLUMNS = 6 };
     double per_cent[TYPES][COLUMNS];
@@ -153,7 +176,8 @@ int main(void)
             fill(column / 3);
         textbook(keys);
         for (row = 0; row < TYPES; row++)
-            per_cent[row][column] = error(rows[row].k, rows[row].v, rows[row].integer, keys);
+            per_cent[row][column] =
+                error(rows[row].k, rows[row].v, rows[row].integer, rows[row].rotated, keys);
     }
     for (row = 0; row < TYPES; row++) {
         printf("| %s |", rows[row].name);

@@ -203,11 +203,13 @@ typedef enum attn_dtype {
 
     /* Units of 32 numbers, as in GGUF files: an f16 scale, and whole numbers that multiply it. head_dim
      * or head_dim_v and the strides, which count numbers, are multiples of 32. */
-    ATTN_Q8_0 =
-        5, /* 34 bytes: of 8 bits, -127 to 127 as attn_convert writes them; -128 is read, too */
+    ATTN_Q8_0 = 5, /* 34 bytes: of 8 bits, -127 to 127 if attn_convert writes them */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
     ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
 } attn_dtype;
+
+/* Which of K and V are stored rotated: see attn_rotate. */
+enum { ATTN_ROTATED_K = 1, ATTN_ROTATED_V = 2 };
 
 /* This stride makes all indices of an axis read one element; only inputs may have it. */
 #define ATTN_STRIDE_BROADCAST PTRDIFF_MIN
@@ -524,6 +526,10 @@ typedef struct attn_params {
      * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Only attn_forward,
      * parts included, and attn_state_finish take it. 0 means off. */
     int integer;
+    /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
+     * O are rotated back. Only attn_forward, parts
+     * included, and attn_state_finish take it; states are not rotated back before that. 0 means neither. */
+    int rotated;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
@@ -719,6 +725,15 @@ ATTN_API size_t attn_params_size(void);
  * reads slopes for each batch entry. Returns ATTN_ERR_ARG if slopes is NULL or num_heads is out of
  * range. */
 ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
+
+/* attn_rotate() multiplies rows x[r*dim..] by Hadamard matrices over the root of their size, in place.
+ *
+ * Blocks have the largest power of two of elements that fits, 256 at most: 128 is one block, 80 is 64 and
+ * 16. Rotating twice gives the rows again but for rounding. An outlier then spreads over its block, which
+ * makes q5_0 and q4_0 keys far more accurate: rotate K before it is quantised and set
+ * attn_params.rotated, or let a cache do so. Source: Ashkboos et al. 2024 (arXiv 2404.00456). Returns
+ * ATTN_ERR_ARG if x is NULL, rows is below 0 or dim below 1. */
+ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
  *

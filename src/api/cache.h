@@ -72,6 +72,10 @@ typedef struct attn_cache {
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
+    /* Sum of ATTN_ROTATED_K and ATTN_ROTATED_V: rows are rotated after they are turned and before they
+     * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type or in units are
+     * stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
+    int rotated;
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
@@ -88,8 +92,8 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    /* [num_layers, num_sequences, num_heads_kv, head_dim], scratch where attn_cache_write turns a key in
-     * f32 before it is stored in an 8-bit float type or in units; NULL if k is f32, f16 or bf16. */
+    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns and
+     * rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
 } attn_cache;
 

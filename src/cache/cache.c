@@ -167,6 +167,7 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+    p->rotated = c->rotated;
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)

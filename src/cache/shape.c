@@ -102,6 +102,8 @@ static const call_field cache_fields[] = {
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
     { LAYOUT },
+    { VALUE(rotated, F_INT, BY_ALL, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+      .instead = "1 is K, 2 is V, 3 is both" },
     { ANY_DTYPE(k.dtype, BY_ALL) },
     { ANY_DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
@@ -127,19 +129,25 @@ static const call_field state_fields[] = {
 
 enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
 
-/* desk_floats counts the numbers of a desk, where a row of K is turned before it is stored in a type
- * that is not plain. Each sequence has one in each layer, since writes of different ones may run at once. */
-static int64_t desk_floats(const attn_cache *c)
+static int is_rotated(const attn_cache *c, int side)
 {
-    return c->k.dtype > LAST_PLAIN ? times(c->num_heads_kv, c->head_dim) : 0;
+    return c->rotated & (side == CACHE_K ? ATTN_ROTATED_K : ATTN_ROTATED_V);
 }
 
-/* desk_of gives a sequence's desk in a layer: [1, num_heads_kv, 1, head_dim]. */
-static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q)
+/* desk_floats counts the numbers of a desk, where a row is turned and rotated before it is rounded. Each
+ * sequence has one in each layer, since writes of different ones may run at once. */
+static int64_t desk_floats(const attn_cache *c)
 {
-    const int64_t floats = desk_floats(c);
-    const ptrdiff_t dim = (ptrdiff_t)c->head_dim;
-    const attn_output desk = { ATTN_F32, (ptrdiff_t)floats, dim, dim,
+    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K);
+    const int64_t v = is_rotated(c, CACHE_V) ? c->head_dim_v : 0;
+    return times(c->num_heads_kv, max64(k ? c->head_dim : 0, v));
+}
+
+/* desk_of gives a sequence's desk in a layer: [1, num_heads_kv, 1, dim]. */
+static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_t dim)
+{
+    const ptrdiff_t floats = (ptrdiff_t)desk_floats(c), row = (ptrdiff_t)dim;
+    const attn_output desk = { ATTN_F32, floats, row, row,
                                c->desks + (layer * c->num_sequences + q) * floats };
     return desk;
 }

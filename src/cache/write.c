@@ -84,23 +84,61 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
-/* desk_run turns row after row on the sequence's desk. */
-static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
-                     cache_place from, const cache_run *run)
+/* on_desk tells whether rows of a side go by way of a desk: they are rotated, or turned and then rounded
+ * to what apply_rope does not write. */
+static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
 {
-    const attn_output desk = desk_of(c, layer, q), to = layer_of(c, CACHE_K, layer);
-    const attn_tensor turned = as_tensor(&desk);
-    const cache_place only = { 0, 0 };
+    const int is_k = side == CACHE_K;
+    if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
+        return 0; /* It is as it is stored. */
+    return is_rotated(c, side) || (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+}
+
+/* lay_row lays a row of a step on the desk, turned and rotated. */
+static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cache_place from,
+                    int64_t number, const attn_output *desk)
+{
+    static const cache_place only = { 0, 0 };
+    const int64_t dim = side_of(c, side).dim;
+    int64_t h;
+    if (side == CACHE_K && s->rope) {
+        attn_rope_rows rows = rows_to_turn(c, s, from, 1, &number);
+        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
+        rows.y = *desk;
+        apply_rope(s->rope, &rows);
+    } else {
+        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
+    }
+    for (h = 0; h < c->num_heads_kv && is_rotated(c, side); h++)
+        rotate_row((float *)desk->data + h * dim, dim);
+}
+
+static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
+                     cache_place from, const cache_run *run, int side)
+{
+    static const cache_place only = { 0, 0 };
+    const int64_t dim = side_of(c, side).dim;
+    const attn_output desk = desk_of(c, layer, q, dim), to = layer_of(c, side, layer);
+    const attn_tensor laid = as_tensor(&desk);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
-        const int64_t number = run->number + i;
-        attn_rope_rows rows = rows_to_turn(c, s, x, 1, &number);
-        rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, x, 0);
-        rows.y = desk;
-        apply_rope(s->rope, &rows);
-        copy_heads(&to, y, &turned, only, c->num_heads_kv, 1, c->head_dim);
+        lay_row(c, s, side, x, run->number + i, &desk);
+        copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
+}
+
+/* write_run writes a run of one side. */
+static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                      const cache_part *part, const cache_run *run, int side)
+{
+    const cache_place from = row_in_step(c, part, run);
+    if (on_desk(c, s, side))
+        desk_run(c, layer, s, part->sequence, from, run, side);
+    else if (side == CACHE_K && s->rope)
+        turn_run(c, layer, s, from, run);
+    else
+        copy_run(c, layer, s, from, run, side);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
@@ -109,14 +147,8 @@ static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step
     const int64_t end = c->end[part->sequence];
     cache_run run = { .number = end - part->count };
     while (next_run(c, part->sequence, end, &run)) {
-        const cache_place from = row_in_step(c, part, &run);
-        if (s->rope && c->k.dtype > LAST_PLAIN)
-            desk_run(c, layer, s, part->sequence, from, &run);
-        else if (s->rope)
-            turn_run(c, layer, s, from, &run);
-        else
-            copy_run(c, layer, s, from, &run, CACHE_K);
-        copy_run(c, layer, s, from, &run, CACHE_V);
+        write_run(c, layer, s, part, &run, CACHE_K);
+        write_run(c, layer, s, part, &run, CACHE_V);
     }
 }
 
