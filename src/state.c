@@ -6,6 +6,7 @@
 #pragma once
 
 #include "problem.c"
+#include "rotate.c"
 
 static float *state_l(const tile *t, float *state)
 {

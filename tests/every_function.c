@@ -67,6 +67,7 @@ static void forward(void)
     HOLDS(strcmp(attn_status_string(ATTN_OK), "ok") == 0);
     OK(attn_alibi_slopes(slopes, 4));
     OK(attn_convert(halves, ATTN_F16, x, ATTN_F32, ROWS));
+    OK(attn_rotate(x, 1, ROWS));
     HOLDS(attn_dropout_keep(1, 0.0f, &pair));
     HOLDS(attn_kernels_find(attn_kernels_name(attn_kernels_get(0))) == attn_kernels_get(0));
     OK(attn_problem_of(&p, &problem, WHY));

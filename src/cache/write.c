@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "../rotate.c"
 #include "steps.c"
 
 /* own_pages takes a page of its own for each place that new keys go to. */
