@@ -608,7 +608,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "rotated values", check_rotated_back, 40, 0 },
         { "strange queries", check_strange_queries, 5, 0 },
     };
-    if (!T.exact || T.impl || T.storage) {
+    if (!T.exact || T.impl || T.storage || T.backend) {
         SKIP("quantised K and V are for exact calls of the CPU");
         return;
     }
