@@ -1,8 +1,8 @@
 /* test.c - runs the test groups: table, options, seed, cases, counting.
  * SPDX-License-Identifier: MIT
  *
- *     build/test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]
- *                [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]
+ *     build/test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S]
+ *                [--case N|NAME] [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]
  *                [-- group's own arguments]
  *
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
@@ -69,7 +69,8 @@ int begin_case(const char *format, ...)
     vsnprintf(run.case_name, sizeof run.case_name, format, arguments);
     va_end(arguments);
     rng_seed(splitmix(T.seed ^ splitmix(hash_text(run.group) + (uint64_t)run.case_number)));
-    if (T.only_case >= 0 && run.case_number != T.only_case)
+    if (T.case_name != NULL ? strcmp(run.case_name, T.case_name) != 0
+                            : T.only_case >= 0 && run.case_number != T.only_case)
         return 0;
     if (T.verbose && !run.capturing)
         printf("  case %lld: %s\n", (long long)run.case_number, run.case_name);
@@ -282,8 +283,9 @@ typedef struct command_line {
 } command_line;
 
 static const char usage[] =
-    "usage: test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S] [--case N]\n"
-    "            [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] [group...]\n"
+    "usage: test [--kernels SET] [--impl IMPL] [--storage TYPE] [--redo] [--seed S]\n"
+    "            [--case N|NAME] [--share I/N] [--list] [--verbose] [--first] [--cases DIR...] "
+    "[group...]\n"
     "            [-- group's own arguments]\n\n"
     "--list names the groups; the first lines of test.c explain the options\n";
 
@@ -293,12 +295,23 @@ static int refuse(const char *what, const char *value)
     return 2;
 }
 
+/* A case by its number, or all cases of a name. */
+static void choose_case(char *value)
+{
+    char *end;
+    T.only_case = strtoll(value, &end, 0);
+    if (*end != '\0') {
+        T.case_name = value;
+        T.only_case = INT64_MAX;
+    }
+}
+
 static int set_value(const char *option, char *value)
 {
     if (strcmp(option, "--seed") == 0)
         T.seed = strtoull(value, NULL, 0);
     else if (strcmp(option, "--case") == 0)
-        T.only_case = strtoll(value, NULL, 0);
+        choose_case(value);
     else if (strcmp(option, "--kernels") == 0)
         T.only = value;
     else if (strcmp(option, "--impl") == 0 && strcmp(value, "tiled") == 0)

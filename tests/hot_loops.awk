@@ -4,8 +4,9 @@
 #     objdump -d --no-show-raw-insn FILE.o | awk -v least=6 -f tests/hot_loops.awk
 #
 # A loop is the code from the target of a backward jump up to that jump. It is innermost if no other
-# backward jump lies in between, and hot if it then holds at least `least` fused multiply-adds of
-# vectors. Prints a line for each: fused multiply-adds, accesses to the stack, function.
+# backward jump lies in between, and hot if it then holds at least `least` multiply-adds of vectors,
+# fused ones of floats or sums of products of bytes. Prints a line for each: multiply-adds, accesses
+# to the stack, function.
 
 # Loads and stores by way of the stack pointer, or of the frame pointer where the function has set
 # one up: compilers use that register for anything else otherwise. Calls, push and pop do so unsaid.
@@ -36,7 +37,7 @@ function report(    at, first, i, products, stack)
             continue
         products = stack = 0
         for (i = first; i <= at && (i == at || !backward(code[i], i)); i++) {
-            products += code[i] ~ /^vfn?m(add|sub)[0-9]+ps |^fml[as] .*\.4s/
+            products += code[i] ~ /^vfn?m(add|sub)[0-9]+ps |vpdpbusd |^fml[as] .*\.4s/
             stack += on_stack(code[i])
         }
         if (i > at && products >= least)

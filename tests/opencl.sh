@@ -107,7 +107,7 @@ plant_bits() {
     plainly env ATTN_TEST_UNCHECKED=1 "$work/planted/test" --first --impl opencl bits \
         > "$work/log" 2>&1
     noticed "$1" "FAILED" "$work/log"
-    dropped "$1" opencl bits 3
+    dropped "$1" opencl bits x1-long
 }
 
 # plant_dropped NAME SED IMPL GROUP CASE: a kernel fails its first check.
@@ -199,18 +199,20 @@ pocl_planted() {
     plant_bits "a row merged with the wrong half" 's/x = x \* a;/x = x * b;/'
     plant_bits "a maximum that always moves" 's/high > m + 16.0f/high > m/'
     plant_dropped "a causal edge a key too far" 's/max(r.pos + 1, r.s/max(r.pos + 2, r.s/' opencl \
-        bits 3
+        bits x1-long
     plant_dropped "parts merged by the wrong weight" 's/both.o = left.o \* x.a/both.o = left.o * x.b/' \
-        opencl bits 3
+        opencl bits x1-long
     plant_dropped "2^x of 1.01 x, free order" 's/native_exp2(x)$/(native_exp2(x * 1.01f))/' \
         opencl_free poison 0
     plant_dropped "the factor of another row" 's/o \* factors\[get_global_id(1)\]/o * factors[0]/' \
         opencl_naive poison 1
-    plant_dropped "m taken for delta" 's/g->known\[KNOWN_DELTA/g->known[KNOWN_M/' opencl bits 71
-    plant_dropped "r left out" 's/return p \* of.r;/return p;/' opencl bits 71
-    plant_dropped "m in place of l" 's/0, at + 1, e.l);/0, at + 1, e.m);/' opencl bits 3
+    plant_dropped "m taken for delta" 's/g->known\[KNOWN_DELTA/g->known[KNOWN_M/' opencl bits \
+        'gradients of x1'
+    plant_dropped "r left out" 's/return p \* of.r;/return p;/' opencl bits 'gradients of x1'
+    plant_dropped "m in place of l" 's/0, at + 1, e.l);/0, at + 1, e.m);/' opencl bits x1-long
     plant_dropped "a sum that begins a row late" \
-        's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits 144
+        's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits \
+        'gradients of alibi'
 }
 
 # Not in Debian: intel-opencl-rt of PyPI, with tbb and intel-cmplr-lib-rt. INTEL_CPU: its .icd.

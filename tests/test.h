@@ -36,10 +36,11 @@ typedef struct test_options {
     int force_redo;              /* --redo */
     const char *device;          /* the word after --impl that asks for one; NULL = none */
     const attn_backend *backend; /* --impl opencl...: runs every call that names none */
-    int exact;         /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
-    int verbose;       /* --verbose */
-    int first;         /* --first */
-    int64_t only_case; /* --case N: the only case to run; -1 = all */
+    int exact;             /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
+    int verbose;           /* --verbose */
+    int first;             /* --first */
+    int64_t only_case;     /* --case N: the only case to run; -1 = all */
+    const char *case_name; /* --case NAME: the only cases to run; only_case is >= 0 then */
     const attn_kernels *table; /* not NULL: this table is used, whatever the name (mutants) */
     int argc;                  /* arguments after "--", for a group's own use */
     char **argv;
