@@ -53,6 +53,7 @@
  *   merge       attn_state_merge joins results over different keys.
  *   rope        attn_rope_apply rotates q and k by their positions.
  *   cache       attn_cache keeps keys and values while text is generated.
+ *   snapshot    attn_cache_save and attn_cache_load carry a cache to a file and back.
  *   backward    attn_backward computes gradients for training.
  *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
  *   patterns    attn_pattern builds block-sparse masks such as BigBird.
@@ -234,6 +235,8 @@
 #define attn_ring_backward_check ATTN_JOIN(ATTN_PREFIX, attn_ring_backward_check)
 #define attn_rope_apply ATTN_JOIN(ATTN_PREFIX, attn_rope_apply)
 #define attn_rope_table ATTN_JOIN(ATTN_PREFIX, attn_rope_table)
+#define attn_cache_save ATTN_JOIN(ATTN_PREFIX, attn_cache_save)
+#define attn_cache_load ATTN_JOIN(ATTN_PREFIX, attn_cache_load)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
 #define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
@@ -257,7 +260,8 @@ typedef enum attn_status {
     ATTN_ERR_WORKSPACE,   /* The workspace is missing or too small. */
     ATTN_ERR_UNSUPPORTED, /* The request is sensible, but it is not built. */
     ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed, and outputs are undefined. */
-    ATTN_ERR_FULL         /* A cache has no room for the keys, and nothing was changed. */
+    ATTN_ERR_FULL,        /* A cache has no room for the keys, and nothing was changed. */
+    ATTN_ERR_DATA         /* What was read is damaged, or something else. */
 } attn_status;
 
 /* ------------------------------------------------------------------------------------------------
@@ -1234,6 +1238,72 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why, size_t why_bytes);
+
+/* src/api/snapshot.h - snapshots: sequences of a cache as bytes, to go on later or elsewhere.
+ *
+ *     static int put(void *file, const void *bytes, size_t count)
+ *     {
+ *         return fwrite(bytes, 1, count, file) != count;
+ *     }
+ *
+ *     attn_snapshot s = {0};                         // sequence 0, such as a prompt that comes often
+ *     s.batch = 1;  s.rope = &rope;  s.tag = model_hash;
+ *     s.write = put;  s.context = file;
+ *     attn_cache_save(&c, &s, why, sizeof why);
+ *     ...
+ *     s.read = get;                                  // into another cache, which then goes on
+ *     attn_cache_load(&other, &s, why, sizeof why);
+ *
+ * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
+ *   after a load has the bits that it would have had without. The other cache may have another layout,
+ *   page size, capacity and byte order. It must agree in num_layers, num_heads_kv, head_dim,
+ *   head_dim_v, both storage types and `rotated`, in ring, window_left and, if it is a ring, rows; and
+ *   in the rope of its keys and the caller's tag.
+ * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
+ *   Each sequence follows: its begin, end and overwritten_below, then for each layer its rows in blocks
+ *   of up to 64 numbers, which end before a multiple of 64: K and then V as [head, row, dim]. The head,
+ *   the three numbers of a sequence, and each block end with a hash of everything so far. The first
+ *   eight bytes name the format and its version: attn_cache_load takes only its own.
+ * Damage. The hash goes over words of eight bytes. It finds every change of one word, and misses
+ *   another with a probability of 2^-64. It is no signature: whoever can write a file can make one that
+ *   loads. What such a file says is checked all the same, before anything is done with it.
+ * Sharing. Sequences that share pages are saved one by one, and do not share after a load. To keep
+ *   pages shared, save one of them, and call attn_cache_fork after the load.
+ * Aliasing. The callbacks must not change the cache.
+ */
+
+/* An attn_snapshot says what is saved or loaded, and how. Set it to zero, then assign. */
+typedef struct attn_snapshot {
+    int64_t batch;            /* sequences */
+    const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
+    /* How the keys were turned before they were stored; NULL means that the cache did not turn them.
+     * Ropes agree if they turn alike: rope.dim, interleaved, and angles up to position 4096. A table
+     * with fewer positions agrees only with one that has as many or few. */
+    const attn_rope *rope;
+    /* Any number of the caller's, such as a hash of the model's weights, that a load must repeat. */
+    uint64_t tag;
+    /* Each takes `count` bytes and returns 0 if all went well. A load reads just the bytes of a
+     * snapshot. */
+    int (*write)(void *context, const void *bytes, size_t count);
+    int (*read)(void *context, void *bytes, size_t count);
+    void *context; /* goes to both */
+} attn_snapshot;
+
+/* attn_cache_save() writes sequences of *c by s->write.
+ *
+ * Returns ATTN_ERR_ARG, or ATTN_ERR_CALLBACK if s->write fails. It may run beside other functions that
+ * take a const attn_cache. */
+ATTN_API attn_status attn_cache_save(const attn_cache *c, const attn_snapshot *s, char *why,
+                                     size_t why_bytes);
+
+/* attn_cache_load() makes sequences of *c, which must be as attn_cache_trim(c, q, 0, 0) leaves them,
+ * those that s->read gives, in the order in which they were saved.
+ *
+ * Unless it returns ATTN_OK, the sequences stay empty. Returns ATTN_ERR_ARG if the snapshot does not
+ * agree with *c and *s, ATTN_ERR_DATA if it is none or damaged, ATTN_ERR_FULL if *c has too few rows or
+ * pages, and ATTN_ERR_CALLBACK if s->read fails, as it does at the end of a file that was cut off. */
+ATTN_API attn_status attn_cache_load(attn_cache *c, const attn_snapshot *s, char *why,
+                                     size_t why_bytes);
 
 /* src/api/backward.h - gradients of attn_forward, for training.
  *

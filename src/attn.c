@@ -11,6 +11,7 @@
 #include "merge.c"
 #include "rope/rope.c"
 #include "cache/cache.c"
+#include "snapshot/snapshot.c"
 #include "backward/backward.c"
 #include "resume.c"
 #include "patterns.c"

@@ -32,7 +32,8 @@ ATTN_API const char *attn_status_string(attn_status status)
                                          "workspace too small",
                                          "not supported",
                                          "callback failed",
-                                         "cache full" };
+                                         "cache full",
+                                         "damaged data" };
     const int s = (int)status;
     return s >= 0 && s < COUNT_OF(names) ? names[s] : "unknown status";
 }

@@ -1,5 +1,5 @@
 /* cache_bits.c - attention over a cache has the bits of one call over plain arrays: every kind of
- * cache, filled in chunks, rolled back, forked, with and without RoPE.
+ * cache, filled in chunks, rolled back, forked, saved and loaded, with and without RoPE.
  * SPDX-License-Identifier: MIT
  */
 #include "caches.h"
@@ -34,6 +34,7 @@ typedef struct passage { /* one way through a cache */
     int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
     int32_t order[BATCH];             /* of the sequences in the cache */
     int rollback, turned, positions, packed, stored;
+    int moved; /* saved halfway, and loaded into a cache of another shape */
     attn_rope rope;
     const attn_kernels *kernels;
 } passage;
@@ -291,9 +292,9 @@ static void compare_passage(const passage *w)
                       memcmp(plain.stats[b][h][w->prefix], got.stats[b][h][w->prefix],
                              rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
-                  "rollback %d, rope %d, rotated %d, types %s %s, kernels %s",
+                  "rollback %d, moved %d, rope %d, rotated %d, types %s %s, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
-                  (int)w->chunk, (int)w->window, w->rollback, w->turned, cache.rotated,
+                  (int)w->chunk, (int)w->window, w->rollback, w->moved, w->turned, cache.rotated,
                   dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
                   attn_kernels_name(w->kernels));
         }
@@ -338,6 +339,7 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
     w.turned = rng_chance(50);
     w.positions = rng_chance(50);
     w.packed = rng_chance(30);
+    w.moved = rng_chance(50);
     w.stored = !w.turned && rng_chance(50);
     w.rope.interleaved = rng_chance(50);
     for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
@@ -367,6 +369,30 @@ static int make_passage_cache(const passage *w)
     return cache_start();
 }
 
+/* Another cache with what this one has. A ring stays one of its rows. */
+static void move_cache(const passage *w)
+{
+    static const int64_t page_sizes[] = { 0, 1, 5, 16, 256 };
+    attn_cache other = { 0 };
+    const attn_snapshot s = file_snapshot(w->batch, w->order, w->turned ? &w->rope : NULL);
+    CHECK(file_save(&s) == ATTN_OK, "%s", why);
+    other.num_sequences = BATCH;
+    other.num_heads_kv = GROUP_HEADS;
+    other.head_dim = BIT_DIM;
+    other.head_dim_v = BIT_DIM_V;
+    other.page_size = cache.ring ? cache.page_size : RNG_PICK(page_sizes);
+    other.ring = cache.ring;
+    other.window_left = cache.window_left;
+    other.capacity = cache.ring ? cache.capacity : LONGEST + GARBAGE + rng_int(0, 40);
+    other.layout = (int)rng_int(0, 1);
+    other.k.dtype = cache.k.dtype;
+    other.v.dtype = cache.v.dtype;
+    other.rotated = cache.rotated;
+    cache = other;
+    if (cache_start())
+        CHECK(file_load(&s) == ATTN_OK, "%s", why);
+}
+
 static void one_passage(const struct route *route, int64_t chunk, int64_t base)
 {
     const passage w = random_passage(route, chunk, base);
@@ -380,8 +406,11 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
     make_plain(&w);
     run_plain(&w);
     begin_passage(&w);
-    for (int64_t t = w.prefix; t < LONGEST; t += chunk)
+    for (int64_t t = w.prefix; t < LONGEST; t += chunk) {
+        if (w.moved && t <= LONGEST / 2 && t + chunk > LONGEST / 2)
+            move_cache(&w);
         run_chunk(&w, t);
+    }
     compare_passage(&w);
     for (int64_t b = 0; b < w.batch; b++)
         compare_stored(&w, b);

@@ -115,11 +115,32 @@ static void rope(void)
     OK(attn_rope_table(&r, DIM, 0, ROWS, more[0], more[1], WHY));
 }
 
+static char saved[1 << 16];
+static size_t saved_bytes;
+
+static int put(void *context, const void *bytes, size_t count)
+{
+    (void)context;
+    memcpy(saved + saved_bytes, bytes, count);
+    saved_bytes += count;
+    return 0;
+}
+
+static int get(void *context, void *bytes, size_t count)
+{
+    size_t *const at = context;
+    memcpy(bytes, saved + *at, count);
+    *at += count;
+    return 0;
+}
+
 static void cache(void)
 {
     static char memory[4096];
     attn_cache c = { 0 };
     attn_cache_step s = { 0 };
+    attn_snapshot snapshot = { 0 };
+    size_t at = 0;
     attn_params p = { 0 };
     attn_output k = { 0 }, v = { 0 };
     size_t bytes;
@@ -141,6 +162,14 @@ static void cache(void)
     OK(attn_cache_view_size(&c, 1, &bytes, WHY));
     OK(attn_cache_view(&c, 0, NULL, 1, &p, MEMORY, WHY));
     OK(attn_cache_read(&c, 0, 0, 0, ROWS, &k, &v, WHY));
+    snapshot.batch = 1;
+    snapshot.write = put;
+    snapshot.read = get;
+    snapshot.context = &at;
+    OK(attn_cache_save(&c, &snapshot, WHY));
+    OK(attn_cache_trim(&c, 0, 0, 0, WHY));
+    OK(attn_cache_load(&c, &snapshot, WHY));
+    HOLDS(at == saved_bytes && c.end[0] == ROWS);
     HOLDS(memcmp(more[0], x, sizeof x) == 0);
 }
 

@@ -53,6 +53,7 @@
  *   merge       attn_state_merge joins results over different keys.
  *   rope        attn_rope_apply rotates q and k by their positions.
  *   cache       attn_cache keeps keys and values while text is generated.
+ *   snapshot    attn_cache_save and attn_cache_load carry a cache to a file and back.
  *   backward    attn_backward computes gradients for training.
  *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
  *   patterns    attn_pattern builds block-sparse masks such as BigBird.
@@ -182,7 +183,8 @@ typedef enum attn_status {
     ATTN_ERR_WORKSPACE,   /* The workspace is missing or too small. */
     ATTN_ERR_UNSUPPORTED, /* The request is sensible, but it is not built. */
     ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed, and outputs are undefined. */
-    ATTN_ERR_FULL         /* A cache has no room for the keys, and nothing was changed. */
+    ATTN_ERR_FULL,        /* A cache has no room for the keys, and nothing was changed. */
+    ATTN_ERR_DATA         /* What was read is damaged, or something else. */
 } attn_status;
 
 /* ------------------------------------------------------------------------------------------------
@@ -774,6 +776,7 @@ ATTN_API const char *attn_impl_name(int impl);
 #include "merge.h"
 #include "rope.h"
 #include "cache.h"
+#include "snapshot.h"
 #include "backward.h"
 #include "resume.h"
 #include "patterns.h"

@@ -1,0 +1,315 @@
+/* src/snapshot/snapshot.c - sequences of a cache, saved and loaded.
+ * SPDX-License-Identifier: MIT
+ */
+#pragma once
+
+#include "../cache/cache.c"
+#include "stream.c"
+
+#define SNAPSHOT_FORMAT INT64_C(0x31706e736e747461) /* "attnsnp1" */
+#define SNAPSHOT_BLOCK 64                           /* numbers */
+#define SNAPSHOT_ANGLES 4096 /* the last position at which ropes are compared */
+
+/* ---- what must agree */
+
+#define AT(member) offsetof(attn_cache, member)
+
+static const call_field agreed_fields[] = {
+    { VALUE(num_layers, F_INT64, BY_ALL, ANY) }, { VALUE(num_heads_kv, F_INT64, BY_ALL, ANY) },
+    { VALUE(head_dim, F_INT64, BY_ALL, ANY) },   { VALUE(head_dim_v, F_INT64, BY_ALL, ANY) },
+    { VALUE(k.dtype, F_INT, BY_ALL, ANY) },      { VALUE(v.dtype, F_INT, BY_ALL, ANY) },
+    { VALUE(rotated, F_INT, BY_ALL, ANY) },      { VALUE(window_left, F_INT64, BY_ALL, ANY) },
+};
+#undef AT
+
+typedef struct snapshot_fact {
+    const char *name;
+    int64_t number;
+} snapshot_fact;
+
+enum { OTHER_FACTS = 7, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
+
+/* hash_angles takes positions 1, 2, 4, ..., those of a table that it has. */
+OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
+{
+    const int64_t end = r->cos ? min64(r->num_positions, SNAPSHOT_ANGLES + 1) : SNAPSHOT_ANGLES + 1;
+    const rope_source from = source_of(r, dim);
+    uint64_t hash = 0;
+    rope_block k;
+    int64_t pair, position;
+    int i;
+    for (pair = 0; pair < from.pairs; pair += ROPE_BLOCK) {
+        begin_block(&k, &from, pair);
+        for (position = 1; position < end; position *= 2) {
+            set_angles(&k, &from, position);
+            for (i = 0; i < k.n; i++)
+                hash = hash_word(hash, (uint64_t)bits_of(k.s[i]) << 32 | bits_of(k.c[i]));
+        }
+    }
+    return (int64_t)hash;
+}
+
+static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
+{
+    const attn_rope *r = s->rope;
+    const int64_t dim = r ? rope_dim(r, c->head_dim) : 0;
+    const snapshot_fact others[OTHER_FACTS] = {
+        { "numerics version", ATTN_NUMERICS_VERSION },
+        { "batch", s->batch },
+        { "tag", (int64_t)s->tag },
+        { "rows of a ring", c->ring ? c->rows : 0 },
+        { "elements turned by rope", dim },
+        { "rope.interleaved", r && r->interleaved },
+        { "hash of the angles of rope", r ? hash_angles(r, dim) : 0 },
+    };
+    int i;
+    memcpy(facts, others, sizeof others);
+    for (i = 0; i < COUNT_OF(agreed_fields); i++) {
+        facts[OTHER_FACTS + i].name = agreed_fields[i].name;
+        facts[OTHER_FACTS + i].number = field_number(&agreed_fields[i], c);
+    }
+}
+
+/* ---- what passes */
+
+/* stream_status says what has gone wrong by now. */
+static attn_status stream_status(const stream *st, text *why)
+{
+    if (st->status == ATTN_ERR_CALLBACK)
+        return bad_numbers(why, st->status,
+                           st->loading ? "snapshot: read failed after # bytes, before its end"
+                                       : "snapshot: write failed after # bytes",
+                           &st->behind);
+    if (st->status == ATTN_ERR_DATA)
+        return bad_numbers(why, st->status, "snapshot: damaged in the first # bytes", &st->behind);
+    return st->status;
+}
+
+static attn_status pass_format(stream *st, text *why)
+{
+    int64_t format = SNAPSHOT_FORMAT;
+    begin_section(st, 8);
+    pass_number(st, &format);
+    if (!st->status && format != SNAPSHOT_FORMAT)
+        return bad(
+            why, ATTN_ERR_DATA,
+            "snapshot: the first 8 bytes must be attnsnp1: it is none, or of another version");
+    end_section(st);
+    return stream_status(st, why);
+}
+
+static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
+{
+    snapshot_fact own[FACTS];
+    int64_t theirs[FACTS];
+    attn_status status;
+    int i;
+    list_facts(c, st->ends, own);
+    begin_section(st, FACTS * 8);
+    for (i = 0; i < FACTS; i++) {
+        theirs[i] = own[i].number;
+        pass_number(st, &theirs[i]);
+    }
+    end_section(st);
+    status = stream_status(st, why);
+    for (i = 0; i < FACTS && !status; i++)
+        if (theirs[i] != own[i].number) {
+            put(why, "snapshot: ");
+            put(why, own[i].name);
+            put_numbers(why, " (#) must be #, as here", NUMBERS(theirs[i], own[i].number));
+            status = ATTN_ERR_ARG;
+        }
+    return status;
+}
+
+/* pass_head_rows passes one head's rows of numbers from..to-1. */
+static void pass_head_rows(const attn_cache *c, stream *st, int side, int64_t layer, int64_t q,
+                           int64_t head, int64_t from, int64_t to)
+{
+    const attn_output o = layer_of(c, side, layer);
+    cache_run run = { .number = from };
+    while (next_run(c, q, to, &run)) {
+        char *row = (char *)o.data + BYTES_TO(o, run.at, head);
+        int64_t i;
+        for (i = 0; i < run.rows; i++, row += bytes_between(o.dtype, o.stride_seq))
+            pass_row(st, o.dtype, row, side_of(c, side).dim);
+    }
+}
+
+static void pass_block(const attn_cache *c, stream *st, int64_t layer, int64_t q, int64_t from,
+                       int64_t to)
+{
+    const int64_t of_row = room_of(c->k.dtype, c->head_dim) + room_of(c->v.dtype, c->head_dim_v);
+    int64_t head;
+    int side;
+    begin_section(st, (to - from) * c->num_heads_kv * of_row);
+    for (side = 0; side < CACHE_SIDES; side++)
+        for (head = 0; head < c->num_heads_kv; head++)
+            pass_head_rows(c, st, side, layer, q, head, from, to);
+    end_section(st);
+}
+
+static attn_status pass_rows(const attn_cache *c, stream *st, int64_t q, int64_t begin, int64_t end,
+                             text *why)
+{
+    int64_t layer, from, to;
+    for (layer = 0; layer < c->num_layers; layer++)
+        for (from = begin; from < end && !st->status; from = to) {
+            to = min64(end, (from / SNAPSHOT_BLOCK + 1) * SNAPSHOT_BLOCK);
+            pass_block(c, st, layer, q, from, to);
+        }
+    return stream_status(st, why);
+}
+
+/* A sequence_numbers is what a snapshot has of a sequence beside its rows. */
+typedef struct sequence_numbers {
+    int64_t begin, end, overwritten_below;
+} sequence_numbers;
+
+static attn_status pass_numbers(stream *st, sequence_numbers *x, text *why)
+{
+    begin_section(st, 3 * 8);
+    pass_number(st, &x->begin);
+    pass_number(st, &x->end);
+    pass_number(st, &x->overwritten_below);
+    end_section(st);
+    return stream_status(st, why);
+}
+
+/* ---- saving */
+
+static attn_status check_snapshot(const attn_cache *c, const attn_snapshot *s, text *why)
+{
+    attn_status status = check_cache(c, why);
+    if (!status && !s)
+        return bad(why, ATTN_ERR_ARG, "snapshot is NULL");
+    status = status ? status : check_chosen(c, s->sequences, s->batch, why);
+    status = status ? status : check_distinct(s->sequences, s->batch, why);
+    return status || !s->rope ? status : check_rope(s->rope, c->head_dim, why);
+}
+
+OWN_FRAME static attn_status save_all(const attn_cache *c, const attn_snapshot *s, text *why)
+{
+    stream st = { .ends = s };
+    attn_status status = pass_format(&st, why);
+    int64_t b;
+    status = status ? status : pass_facts(c, &st, why);
+    for (b = 0; b < s->batch && !status; b++) {
+        const int64_t q = entry32(s->sequences, b, b);
+        sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q] };
+        status = pass_numbers(&st, &x, why);
+        status = status ? status : pass_rows(c, &st, q, x.begin, x.end, why);
+    }
+    return status;
+}
+
+ATTN_API attn_status attn_cache_save(const attn_cache *c, const attn_snapshot *s, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_snapshot(c, s, &why);
+    if (!status && !s->write)
+        return bad(&why, ATTN_ERR_ARG, "write is NULL");
+    status = status ? status : save_all(c, s, &why);
+    return done(status, &why);
+}
+
+/* ---- loading */
+
+static attn_status check_empty(const attn_cache *c, const attn_snapshot *s, text *why)
+{
+    int64_t b;
+    for (b = 0; b < s->batch; b++) {
+        const int64_t q = entry32(s->sequences, b, b);
+        if (c->end[q])
+            return bad_entry(why, "sequences", b, q,
+                             " must be empty: call attn_cache_trim(c, q, 0, 0, ...) first");
+    }
+    return ATTN_OK;
+}
+
+/* check_loaded trusts nothing that a snapshot says. */
+static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, text *why)
+{
+    const int64_t most = c->ring ? c->rows : c->capacity;
+    const int64_t values[] = { x->begin, x->end, x->overwritten_below };
+    if (x->begin < 0 || x->end < x->begin || x->end > MOST_KEY_BASE || x->overwritten_below < 0 ||
+        x->overwritten_below > x->begin)
+        return bad_numbers(why, ATTN_ERR_DATA,
+                           "snapshot: a sequence with begin #, end #, overwritten_below #", values);
+    if (x->end - x->begin > most)
+        return bad_numbers(why, ATTN_ERR_FULL, "snapshot: a sequence has # keys, but capacity is #",
+                           NUMBERS(x->end - x->begin, most));
+    return ATTN_OK;
+}
+
+/* take_pages takes pages for an empty sequence. */
+static attn_status take_pages(attn_cache *c, int64_t q, const sequence_numbers *x, text *why)
+{
+    page_range r;
+    int64_t n;
+    if (!c->page_size)
+        return ATTN_OK;
+    r = pages_of(c, x->begin, x->end - x->begin);
+    if (r.count > c->num_free)
+        return bad_numbers(why, ATTN_ERR_FULL,
+                           "num_free (#) of num_pages (#) is too few: a sequence of the snapshot "
+                           "needs # pages",
+                           NUMBERS(c->num_free, c->num_pages, r.count));
+    for (n = 0; n < r.count; n++)
+        table_of(c, q)[nth_page(c, &r, n)] = take_page(c);
+    return ATTN_OK;
+}
+
+static attn_status load_sequence(attn_cache *c, stream *st, int64_t q, text *why)
+{
+    sequence_numbers x = { 0, 0, 0 };
+    attn_status status = pass_numbers(st, &x, why);
+    status = status ? status : check_loaded(c, &x, why);
+    status = status ? status : take_pages(c, q, &x, why);
+    status = status ? status : pass_rows(c, st, q, x.begin, x.end, why);
+    if (!status)
+        set_numbers(c, q, x.begin, x.end, x.overwritten_below);
+    return status;
+}
+
+/* take_back makes a sequence empty again. The free list still has what was taken from it. */
+static void take_back(attn_cache *c, int64_t q)
+{
+    int64_t i;
+    set_numbers(c, q, 0, 0, 0);
+    for (i = 0; i < c->pages_per_sequence; i++) {
+        int32_t *page = table_of(c, q) + i;
+        if (*page >= 0)
+            c->uses[*page] = 0;
+        *page = -1;
+    }
+}
+
+OWN_FRAME static attn_status load_all(attn_cache *c, const attn_snapshot *s, text *why)
+{
+    const int64_t num_free = c->num_free;
+    stream st = { .ends = s, .loading = 1 };
+    attn_status status = pass_format(&st, why);
+    int64_t b;
+    status = status ? status : pass_facts(c, &st, why);
+    for (b = 0; b < s->batch && !status; b++)
+        status = load_sequence(c, &st, entry32(s->sequences, b, b), why);
+    for (b = 0; b < s->batch && status; b++)
+        take_back(c, entry32(s->sequences, b, b));
+    if (status)
+        c->num_free = num_free;
+    return status;
+}
+
+ATTN_API attn_status attn_cache_load(attn_cache *c, const attn_snapshot *s, char *why_text,
+                                     size_t why_bytes)
+{
+    text why = text_in(why_text, why_bytes);
+    attn_status status = check_snapshot(c, s, &why);
+    if (!status && !s->read)
+        return bad(&why, ATTN_ERR_ARG, "read is NULL");
+    status = status ? status : check_empty(c, s, &why);
+    status = status ? status : load_all(c, s, &why);
+    return done(status, &why);
+}
