@@ -606,9 +606,9 @@ static void test_callbacks(void)
 /* Made on a machine with the least significant byte first; every other must make it, too. */
 static void test_golden(void)
 {
-    static const uint64_t golden[] = { 0xf868f0b1838134fc, 0xbee6927dd6197c7c, 0x17bda3399a4f4a5c,
-                                       0x416fa2a9af6b3acf, 0x161a9b463c6f3311, 0x757dc9df334a653b,
-                                       0x4e4f9b4e81899adb, 0xca5d0a350a8b5614 };
+    static const uint64_t golden[] = { 0x37e954d33c05c9da, 0xbca963fdea7da03a, 0x9f3124b665ef33d2,
+                                       0x7c4c42b376e8b5c7, 0xe20a9aaf50b38d6f, 0xca3676da1ca2ab64,
+                                       0x477e03578873417f, 0x5128d7838d7c0ddd };
     static float k[HEADS * 70 * DIM], v[HEADS * 70 * DIM_V];
     for (int dtype = 0; dtype < 8; dtype++) {
         const attn_rope rope = { .scaling = ATTN_ROPE_LINEAR, .factor = 2 };
@@ -617,9 +617,9 @@ static void test_golden(void)
         if (!begin_case("golden %s", dtype_name(dtype)) || !start_cache(dtype, dtype, 0, 0))
             continue;
         for (int i = 0; i < HEADS * 70 * DIM; i++)
-            k[i] = (float)(i * 37 % 1000) / 512 - 0.9f;
+            k[i] = (float)(i * 37 % 1000) / 512 - 0.875f;
         for (int i = 0; i < HEADS * 70 * DIM_V; i++)
-            v[i] = (float)(i * 59 % 1000) / 512 - 0.9f;
+            v[i] = (float)(i * 59 % 1000) / 512 - 0.875f;
         step.batch = 1;
         step.seq_len = 70;
         step.k.data = k;
