@@ -2681,6 +2681,7 @@ static const call_field call_fields[] = {
     { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
     { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
+    { VALUE(k_centered, F_INT, BY_PART | BY_FINISH, ANY) },
 
     /* ---- tensors */
     { LAYOUT },
@@ -4757,6 +4758,9 @@ typedef struct pair_rule {
         MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
     }
 
+#define NEEDS_LOGITS(who)                                                                          \
+    "k_centered: logits of a row lack one number, and " who " needs them whole"
+
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
  * means something: the keys that it shows are visible anyway. */
 static const pair_rule pair_rules[] = {
@@ -4780,6 +4784,11 @@ static const pair_rule pair_rules[] = {
           "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
     NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(k_centered, softcap, NEEDS_LOGITS("softcap")),
+    TOGETHER(k_centered, score, NEEDS_LOGITS("score")),
+    TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
+    TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
+    TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
@@ -10229,11 +10238,17 @@ static int is_rotated(const attn_cache *c, int side)
     return c->rotated & (side == CACHE_K ? ATTN_ROTATED_K : ATTN_ROTATED_V);
 }
 
-/* desk_floats counts the numbers of a desk, where a row is turned and rotated before it is rounded. Each
+/* is_centered tells whether rows of a side lose a mean. */
+static int is_centered(const attn_cache *c, int side)
+{
+    return side == CACHE_K && c->k_mean;
+}
+
+/* desk_floats counts the numbers of a desk, where a row is finished before it is rounded. Each
  * sequence has one in each layer, since writes of different ones may run at once. */
 static int64_t desk_floats(const attn_cache *c)
 {
-    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K);
+    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K) || is_centered(c, CACHE_K);
     const int64_t v = is_rotated(c, CACHE_V) ? c->head_dim_v : 0;
     return times(c->num_heads_kv, max64(k ? c->head_dim : 0, v));
 }
@@ -10395,16 +10410,29 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
     return plus(at, ALIGNMENT - 1);
 }
 
+static int64_t mean_floats(const attn_cache *c)
+{
+    return c->k_mean ? times(times(c->num_layers, c->num_heads_kv), c->head_dim) : 0;
+}
+
+static area area_of_mean(const attn_cache *c)
+{
+    return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
+}
+
 /* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
  * cache. */
 static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
                                        text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area m = area_of_bytes("the memory", memory, bytes);
+    const area m = area_of_bytes("the memory", memory, bytes), mean = area_of_mean(c);
     attn_status status = check_pair(&k, &v, why);
     status = status ? status : check_pair(&k, &m, why);
-    return status ? status : check_pair(&v, &m, why);
+    status = status ? status : check_pair(&v, &m, why);
+    status = status ? status : check_pair(&mean, &k, why);
+    status = status ? status : check_pair(&mean, &v, why);
+    return status ? status : check_pair(&mean, &m, why);
 }
 
 /* check_arrays_apart wants the arrays of a set to share nothing with storage. */
@@ -11021,23 +11049,35 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
-/* on_desk tells whether rows of a side go by way of a desk: they are rotated, or turned and then rounded
- * to what apply_rope does not write. */
+/* on_desk tells whether rows of a side go by way of a desk: they are centered or rotated, or turned and
+ * then rounded to what apply_rope does not write. */
 static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
 {
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_rotated(c, side) || (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) ||
+           (is_k && s->rope && c->k.dtype > LAST_PLAIN);
 }
 
-/* lay_row lays a row of a step on the desk, turned and rotated. */
-static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cache_place from,
-                    int64_t number, const attn_output *desk)
+/* finish_desk centers and rotates the row of all heads on a desk. */
+static void finish_desk(const attn_cache *c, int64_t layer, int side, float *desk)
+{
+    const int64_t dim = side_of(c, side).dim, n = c->num_heads_kv * dim;
+    const float *const mean = is_centered(c, side) ? c->k_mean + layer * n : NULL;
+    int64_t i;
+    for (i = 0; i < n && mean; i++)
+        desk[i] = finished(desk[i] - mean[i]);
+    for (i = 0; i < n && is_rotated(c, side); i += dim)
+        rotate_row(desk + i, dim);
+}
+
+/* lay_row lays a row of a step on the desk, turned, centered and rotated. */
+static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s, int side,
+                    cache_place from, int64_t number, const attn_output *desk)
 {
     static const cache_place only = { 0, 0 };
     const int64_t dim = side_of(c, side).dim;
-    int64_t h;
     if (side == CACHE_K && s->rope) {
         attn_rope_rows rows = rows_to_turn(c, s, from, 1, &number);
         rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
@@ -11046,8 +11086,7 @@ static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cac
     } else {
         copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
     }
-    for (h = 0; h < c->num_heads_kv && is_rotated(c, side); h++)
-        rotate_row((float *)desk->data + h * dim, dim);
+    finish_desk(c, layer, side, desk->data);
 }
 
 static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
@@ -11060,7 +11099,7 @@ static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
-        lay_row(c, s, side, x, run->number + i, &desk);
+        lay_row(c, layer, s, side, x, run->number + i, &desk);
         copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
 }
@@ -11335,6 +11374,7 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
     p->rotated = c->rotated;
+    p->k_centered = c->k_mean != NULL;
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)
@@ -11670,7 +11710,7 @@ typedef struct snapshot_fact {
     int64_t number;
 } snapshot_fact;
 
-enum { OTHER_FACTS = 7, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
+enum { OTHER_FACTS = 8, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
 
 /* hash_angles takes positions 1, 2, 4, ..., those of a table that it has. */
 OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
@@ -11692,6 +11732,16 @@ OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
     return (int64_t)hash;
 }
 
+static int64_t hash_mean(const attn_cache *c)
+{
+    const int64_t n = mean_floats(c);
+    uint64_t hash = 0;
+    int64_t i;
+    for (i = 0; i < n; i++)
+        hash = hash_word(hash, bits_of(c->k_mean[i]));
+    return (int64_t)hash;
+}
+
 static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
 {
     const attn_rope *r = s->rope;
@@ -11704,6 +11754,7 @@ static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fac
         { "elements turned by rope", dim },
         { "rope.interleaved", r && r->interleaved },
         { "hash of the angles of rope", r ? hash_angles(r, dim) : 0 },
+        { "hash of k_mean", hash_mean(c) },
     };
     int i;
     memcpy(facts, others, sizeof others);

@@ -606,9 +606,13 @@ typedef struct attn_params {
      * parts included, and attn_state_finish take it. 0 means off. */
     int integer;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
-     * O are rotated back. Only attn_forward, parts
-     * included, and attn_state_finish take it; states are not rotated back before that. 0 means neither. */
+     * O are rotated back. Only attn_forward, parts included, and attn_state_finish take it; states are
+     * not rotated back before that. 0 means neither. */
     int rotated;
+    /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
+     * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
+     * score callback, sinks, softmax1 and logits. The functions that take `rotated` take it. */
+    int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
@@ -1102,6 +1106,12 @@ typedef struct attn_cache {
      * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type or in units are
      * stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
     int rotated;
+    /* [num_layers, num_heads_kv, head_dim], which must stay as it is, or NULL. It is subtracted from keys
+     * after they are turned and before they are rotated, such as the mean of the keys of earlier texts:
+     * what is left needs fewer bits. Logits of a row then lack one number, its q.k_mean, which changes
+     * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
+     * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
+    const float *k_mean;
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
@@ -1257,8 +1267,8 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
  *   page size, capacity and byte order. It must agree in num_layers, num_heads_kv, head_dim,
- *   head_dim_v, both storage types and `rotated`, in ring, window_left and, if it is a ring, rows; and
- *   in the rope of its keys and the caller's tag.
+ *   head_dim_v, both storage types, `rotated` and k_mean, in ring, window_left and, if it is a ring,
+ *   rows; and in the rope of its keys and the caller's tag.
  * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
  *   Each sequence follows: its begin, end and overwritten_below, then for each layer its rows in blocks
  *   of up to 64 numbers, which end before a multiple of 64: K and then V as [head, row, dim]. The head,

@@ -1986,6 +1986,7 @@ static const call_field call_fields[] = {
     { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
     { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
+    { VALUE(k_centered, F_INT, BY_PART | BY_FINISH, ANY) },
 
     /* ---- tensors */
     { LAYOUT },

@@ -62,6 +62,9 @@ typedef struct pair_rule {
         MEMBER(field), MEMBER(other), 1, NULL, rest                                                \
     }
 
+#define NEEDS_LOGITS(who)                                                                          \
+    "k_centered: logits of a row lack one number, and " who " needs them whole"
+
 /* Fields that mean nothing without another one are refused, not ignored; prefix without causal
  * means something: the keys that it shows are visible anyway. */
 static const pair_rule pair_rules[] = {
@@ -85,6 +88,11 @@ static const pair_rule pair_rules[] = {
           "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given"),
     NUMBER_ALONE(kv_rows.table_stride, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
     NUMBER_ALONE(kv_rows.num_pages, kv_rows.page_size, " is set, but kv_rows.page_size is 0"),
+    TOGETHER(k_centered, softcap, NEEDS_LOGITS("softcap")),
+    TOGETHER(k_centered, score, NEEDS_LOGITS("score")),
+    TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
+    TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
+    TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),

@@ -4,6 +4,7 @@
  */
 #include "caches.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -41,6 +42,7 @@ typedef struct passage { /* one way through a cache */
 
 static float keys[BATCH][GROUP_HEADS][LONG][BIT_DIM], vals[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
 static float queries[BATCH][QUERY_HEADS][LONGEST][BIT_DIM];
+static float mean[GROUP_HEADS][BIT_DIM];
 static unsigned char plain_k[sizeof keys], plain_v[sizeof vals];
 typedef struct results {
     float o[BATCH][QUERY_HEADS][LONGEST][BIT_DIM_V], lse[BATCH][QUERY_HEADS][LONGEST];
@@ -75,14 +77,21 @@ static attn_tensor strided(const void *data, int64_t heads, int64_t rows, int64_
     return t;
 }
 
-/* Keys of all numbers as a cache should store them: turned by one call, values converted. What has
- * fewer than 16 bits is made of turned keys in f32. */
+static void center(float (*rows)[BIT_DIM], const float *by)
+{
+    for (int i = 0; i < LONG; i++)
+        for (int d = 0; d < BIT_DIM; d++)
+            rows[i][d] -= by[d];
+}
+
+/* Keys of all numbers as a cache should store them: turned by one call, values converted. What is
+ * centered or rotated or has fewer than 16 bits is made of turned keys in f32. */
 static void make_plain(const passage *w)
 {
     static float turned[BATCH][GROUP_HEADS][LONG][BIT_DIM],
         values[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
     const int k_rotated = (cache.rotated & ATTN_ROTATED_K) != 0;
-    const int in_f32 = cache.k.dtype > ATTN_BF16 || k_rotated;
+    const int in_f32 = cache.k.dtype > ATTN_BF16 || k_rotated || cache.k_mean;
     attn_rope_rows rows = { 0 };
     rows.batch = BATCH;
     rows.num_heads = GROUP_HEADS;
@@ -96,6 +105,8 @@ static void make_plain(const passage *w)
         CHECK(attn_rope_apply(&w->rope, &rows, why, WHY) == ATTN_OK, "%s", why);
     else
         memcpy(turned, keys, sizeof keys);
+    for (int i = 0; i < BATCH * GROUP_HEADS && cache.k_mean; i++)
+        center(turned[i / GROUP_HEADS][i % GROUP_HEADS], mean[i % GROUP_HEADS]);
     if (k_rotated)
         attn_rotate(turned[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM);
     if (in_f32 || !w->turned)
@@ -155,6 +166,7 @@ static void run_plain(const passage *w)
     p.k.dtype = cache.k.dtype;
     p.v.dtype = cache.v.dtype;
     p.rotated = cache.rotated;
+    p.k_centered = cache.k_mean != NULL;
     CHECK(test_run(&p) == ATTN_OK, "plain");
 }
 
@@ -211,7 +223,7 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
         positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
     if (w->packed)
         pack_step(w, &s, first, cu, positions);
-    else if (w->stored && !cache.rotated)
+    else if (w->stored && !cache.rotated && !cache.k_mean)
         take_stored(&s, first);
     s.rope = w->turned ? &w->rope : NULL;
     s.positions = w->turned && w->positions ? positions : NULL;
@@ -277,6 +289,7 @@ static void run_chunk(const passage *w, int64_t t)
     CHECK(attn_cache_view_size(&cache, w->batch, &need, why, WHY) == ATTN_OK, "%s", why);
     CHECK(attn_cache_view(&cache, 0, w->order, w->batch, &p, room, need, why, WHY) == ATTN_OK, "%s",
           why);
+    CHECK(p.rotated == cache.rotated && p.k_centered == (cache.k_mean != NULL), "the view");
     CHECK(test_run(&p) == ATTN_OK, "%s, row %d", w->route->name, (int)t);
 }
 
@@ -292,10 +305,10 @@ static void compare_passage(const passage *w)
                       memcmp(plain.stats[b][h][w->prefix], got.stats[b][h][w->prefix],
                              rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
-                  "rollback %d, moved %d, rope %d, rotated %d, types %s %s, kernels %s",
+                  "rollback %d, moved %d, rope %d, rotated %d, mean %d, types %s %s, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
                   (int)w->chunk, (int)w->window, w->rollback, w->moved, w->turned, cache.rotated,
-                  dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
+                  cache.k_mean != NULL, dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
                   attn_kernels_name(w->kernels));
         }
 }
@@ -366,6 +379,7 @@ static int make_passage_cache(const passage *w)
     cache.k.dtype = (int)rng_int(0, ATTN_Q4_0);
     cache.v.dtype = (int)rng_int(0, ATTN_Q4_0);
     cache.rotated = rng_chance(50) ? (int)rng_int(0, 3) : 0;
+    cache.k_mean = rng_chance(40) ? mean[0] : NULL;
     return cache_start();
 }
 
@@ -388,6 +402,7 @@ static void move_cache(const passage *w)
     other.k.dtype = cache.k.dtype;
     other.v.dtype = cache.v.dtype;
     other.rotated = cache.rotated;
+    other.k_mean = cache.k_mean;
     cache = other;
     if (cache_start())
         CHECK(file_load(&s) == ATTN_OK, "%s", why);
@@ -399,6 +414,7 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
     fill_normal(&keys[0][0][0][0], sizeof keys);
     fill_normal(&vals[0][0][0][0], sizeof vals);
     fill_normal(&queries[0][0][0][0], sizeof queries);
+    fill_normal(mean[0], sizeof mean);
     if (w.prefix > 0)
         share_prefix(&w);
     if (!make_passage_cache(&w))
@@ -416,6 +432,43 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
         compare_stored(&w, b);
 }
 
+/* Each layer has a mean of its own. */
+static void test_means(void)
+{
+    enum { LAYERS = 3, ROWS = 5 };
+    static float means[LAYERS][GROUP_HEADS][BIT_DIM], read[GROUP_HEADS][ROWS][BIT_DIM];
+    static const uint32_t nan = 0xffc00001u;
+    const attn_output k = { .data = read };
+    attn_cache_step s = { 0 };
+    memset(&cache, 0, sizeof cache);
+    cache.num_sequences = 1;
+    cache.num_layers = LAYERS;
+    cache.num_heads_kv = GROUP_HEADS;
+    cache.head_dim = BIT_DIM;
+    cache.capacity = ROWS;
+    cache.k_mean = means[0][0];
+    fill_normal(means[0][0], sizeof means);
+    fill_normal(keys[0][0][0], sizeof keys[0]);
+    memcpy(&keys[0][1][2][3], &nan, sizeof nan);
+    if (!begin_case("means of layers") || !cache_start())
+        return;
+    s.batch = 1;
+    s.seq_len = ROWS;
+    s.k = s.v = strided(keys, GROUP_HEADS, LONG, BIT_DIM);
+    CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK, "%s", why);
+    for (int64_t layer = 0; layer < LAYERS; layer++) {
+        CHECK(attn_cache_write(&cache, layer, &s, why, WHY) == ATTN_OK, "%s", why);
+        CHECK(attn_cache_read(&cache, layer, 0, 0, ROWS, &k, NULL, why, WHY) == ATTN_OK, "%s", why);
+        for (int h = 0; h < GROUP_HEADS; h++)
+            for (int i = 0; i < ROWS; i++)
+                for (int d = 0; d < BIT_DIM; d++) {
+                    const float x = keys[0][h][i][d] - means[layer][h][d];
+                    CHECK(float_bits(read[h][i][d]) == (isnan(x) ? 0x7fc00000u : float_bits(x)),
+                          "layer %d, head %d, row %d, %d", (int)layer, h, i, d);
+                }
+    }
+}
+
 void test_cache_bits(void)
 {
     static const int64_t chunks[] = { 1, 7, 64, LONGEST }, bases[] = { 0, 3, BASE_MOST };
@@ -425,4 +478,5 @@ void test_cache_bits(void)
                 if (begin_case("%s, chunks of %d, key_base %d", routes[r].name, (int)chunks[c],
                                (int)bases[b]))
                     one_passage(&routes[r], chunks[c], bases[b]);
+    test_means();
 }

@@ -158,6 +158,10 @@ typedef struct misuse {
 
 #define HUGE_SIZE ((int64_t)1 << 62)
 
+static struct misuse_room {
+    unsigned char memory[16384], k[2048], v[2048];
+} misuse_room, misuse_room_before;
+
 static const misuse misuses[] = {
     /* shape */
     PTR(size, PLAIN, c, NULL, ARG, "cache is NULL"),
@@ -189,6 +193,7 @@ static const misuse misuses[] = {
     INT(size, PLAIN, shape.layout, 2, ARG, "layout (2) must be at most 1: 0 is BHSD, 1 is BSHD"),
     INT(size, PLAIN, shape.rotated, 4, ARG,
         "rotated (4) must be at most 3: 1 is K, 2 is V, 3 is both"),
+    PTR(init, PLAIN, shape.k_mean, misuse_room.memory, ARG, "k_mean overlaps the memory"),
     INT(size, PLAIN, shape.k.dtype, 8, ARG, "k.dtype (8) must be at most 7: 0 is f32, 1 is f16"),
     INT(size, PLAIN, shape.k.dtype, ATTN_Q5_0, ARG,
         "head_dim (8) must be a multiple of 32: k.dtype is q5_0"),
@@ -331,9 +336,6 @@ static const misuse misuses[] = {
 };
 
 /* What the calls of both kinds write to. */
-static struct misuse_room {
-    unsigned char memory[16384], k[2048], v[2048];
-} misuse_room, misuse_room_before;
 
 static void good_step(misuse_call *a, int kind)
 {

@@ -538,6 +538,12 @@ static void expect(const char *what, const attn_params *p, attn_status status, c
     CHECK(strstr(sentence, word) != NULL, "'%s' does not name %s", sentence, word);
 }
 
+static float no_score(void *user, const attn_pair *at, float logit)
+{
+    (void)user, (void)at;
+    return logit;
+}
+
 static int never_called(void *user, const attn_rect *at)
 {
     (void)user, (void)at;
@@ -581,6 +587,16 @@ static void check_combinations(void)
     p.sinks = q;
     p.softmax1 = 1;
     expect("two sinks", &p, ATTN_ERR_ARG, "softmax1");
+    for (int way = 0; way < 5; way++) {
+        static const char *const who[] = { "softcap", "score", "sinks", "softmax1", "logits" };
+        p = right_call(way == 4 ? LOGITS : PLAIN);
+        p.k_centered = 1;
+        p.softcap = way == 0;
+        p.score = way == 1 ? no_score : NULL;
+        p.sinks = way == 2 ? q : NULL;
+        p.softmax1 = way == 3;
+        expect("logits that lack a number", &p, ATTN_ERR_ARG, who[way]);
+    }
     p = right_call(PLAIN);
     p.window_left = 3;
     expect("a window that is not on", &p, ATTN_ERR_ARG, "window_left (3)");

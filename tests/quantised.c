@@ -464,6 +464,51 @@ static void check_rotated_back(int round)
     CHECK(wrong == 0, "%d rows of O are not rotated back", (int)wrong);
 }
 
+/* O as it was, but for rounding, where a vector is taken from all keys; LSE lacks scale * q.vector. */
+static void check_centered(int round)
+{
+    enum { HEADS = 2, ROWS = 9, KEYS = 100, DIM = 48 };
+    float *q = test_alloc(HEADS * ROWS * DIM * sizeof *q), *v = test_alloc(KEYS * DIM * sizeof *v);
+    float *k[2], *o[2], *lse[2], mean[DIM];
+    double off = 0;
+    for (int i = 0; i < HEADS * ROWS * DIM; i++)
+        q[i] = rng_normal();
+    for (int d = 0; d < DIM; d++)
+        mean[d] = 4 * rng_normal();
+    for (int way = 0; way < 2; way++) {
+        attn_params p = { .batch = 1, .num_heads_q = HEADS, .num_heads_kv = 1, .seq_len_q = ROWS };
+        k[way] = test_alloc(KEYS * DIM * sizeof *k[0]);
+        p.lse.data = lse[way] = test_alloc(HEADS * ROWS * sizeof *lse[0]);
+        p.o.data = o[way] = test_alloc(HEADS * ROWS * DIM * sizeof *o[0]);
+        for (int i = 0; i < KEYS * DIM; i++) {
+            if (way == 0)
+                k[0][i] = rng_normal() + mean[i % DIM], v[i] = rng_normal();
+            else
+                k[1][i] = k[0][i] - mean[i % DIM];
+        }
+        p.seq_len_kv = KEYS;
+        p.head_dim = DIM;
+        p.causal = round % 2;
+        p.q.data = q;
+        p.k.data = k[way];
+        p.v.data = v;
+        p.k_centered = way;
+        p.impl = round % 4 < 2 ? ATTN_IMPL_TILED : ATTN_IMPL_NAIVE;
+        CHECK(test_run(&p) == ATTN_OK, "refused");
+    }
+    for (int i = 0; i < HEADS * ROWS * DIM; i++)
+        off = fmax(off, fabs((double)o[0][i] - (double)o[1][i]));
+    CHECK(off < 1e-4, "O is off by %g", off);
+    for (int r = 0; r < HEADS * ROWS; r++) {
+        double lacks = 0;
+        for (int d = 0; d < DIM; d++)
+            lacks += (double)q[r * DIM + d] * (double)mean[d];
+        lacks /= sqrt((double)DIM);
+        CHECK(fabs((double)lse[0][r] - (double)lse[1][r] - lacks) < 1e-4, "lse of row %d: %g", r,
+              (double)lse[1][r]);
+    }
+}
+
 /* K of this type and O in one buffer, O behind K or inside its last unit; and what the call is said to
  * touch. */
 static void check_places(int round)
@@ -606,6 +651,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "rotated rows", check_rotate, 13, 1 },
         { "rotated keys", check_rotated, 40, 0 },
         { "rotated values", check_rotated_back, 40, 0 },
+        { "centered keys", check_centered, 8, 0 },
         { "strange queries", check_strange_queries, 5, 0 },
     };
     if (!T.exact || T.impl || T.storage || T.backend) {

@@ -15,7 +15,7 @@
 
 enum { ROWS = 8, DIM = 128, MOST_KEYS = 262144, OUTLIER = 37 };
 
-static float *q, *k, *v, *o;
+static float *q, *k, *v, *o, mean[DIM];
 static double *exact;
 static void *k_stored, *v_stored, *workspace;
 
@@ -62,6 +62,15 @@ static void fill(int outliers)
         k[n] += 20; /* All scores of a row move alike, so its weights stay. */
 }
 
+/* What is taken from centered keys: the mean of the first 1024. */
+static void set_mean(void)
+{
+    long n;
+    memset(mean, 0, sizeof mean);
+    for (n = 0; n < 1024L * DIM; n++)
+        mean[n % DIM] += k[n] / 1024;
+}
+
 static void textbook(long keys)
 {
     double *weight = room((size_t)keys * sizeof *weight);
@@ -94,20 +103,24 @@ static void textbook(long keys)
 /* By attn_dtype. */
 static const size_t bytes_of_128[] = { 512, 256, 256, 128, 128, 136, 88, 72 };
 
-static void store(void *to, int type, const float *from, int rotated, long keys)
+static void store(void *to, int type, const float *from, const float *centre, int rotated,
+                  long keys)
 {
     float row[DIM];
     long j;
+    int d;
     for (j = 0; j < keys; j++) {
         const size_t at = (size_t)j * DIM;
         memcpy(row, from + at, sizeof row);
+        for (d = 0; d < DIM && centre; d++)
+            row[d] -= centre[d];
         if (rotated)
             check(attn_rotate(row, 1, DIM));
         check(attn_convert((char *)to + at * bytes_of_128[type] / 128, type, row, ATTN_F32, DIM));
     }
 }
 
-static double error(int k_type, int v_type, int integer, int rotated, long keys)
+static double error(int k_type, int v_type, int integer, int rotated, int centered, long keys)
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
@@ -120,10 +133,11 @@ static double error(int k_type, int v_type, int integer, int rotated, long keys)
     p.v.dtype = v_type;
     p.integer = integer;
     p.rotated = rotated;
+    p.k_centered = centered;
     p.k.data = k_stored;
     p.v.data = v_stored;
-    store(k_stored, k_type, k, rotated & ATTN_ROTATED_K, keys);
-    store(v_stored, v_type, v, rotated & ATTN_ROTATED_V, keys);
+    store(k_stored, k_type, k, centered ? mean : NULL, rotated & ATTN_ROTATED_K, keys);
+    store(v_stored, v_type, v, NULL, rotated & ATTN_ROTATED_V, keys);
     check(attn_workspace_size(&p, &bytes));
     workspace = room(bytes);
     check(attn_forward(&p, workspace, bytes));
@@ -140,25 +154,29 @@ int main(void)
 {
     static const struct {
         const char *name;
-        int k, v, integer, rotated;
+        int k, v, integer, rotated, centered;
     } rows[] = {
-        { "f32", ATTN_F32, ATTN_F32, 0, 0 },
-        { "f16", ATTN_F16, ATTN_F16, 0, 0 },
-        { "bf16", ATTN_BF16, ATTN_BF16, 0, 0 },
-        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0, 0 },
-        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0 },
-        { "q8_0, rotated", ATTN_Q8_0, ATTN_Q8_0, 0, 3 },
-        { "q8_0, rotated, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 3 },
-        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0 },
-        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0 },
-        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0 },
-        { "q5_0, rotated", ATTN_Q5_0, ATTN_Q5_0, 0, 3 },
-        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0, 0 },
-        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1, 0 },
-        { "q4_0, rotated", ATTN_Q4_0, ATTN_Q4_0, 0, 3 },
-        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0, 0 },
-        { "K q8_0, V q4_0, rotated", ATTN_Q8_0, ATTN_Q4_0, 0, 3 },
-        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0, 0 },
+        { "f32", ATTN_F32, ATTN_F32, 0, 0, 0 },
+        { "f16", ATTN_F16, ATTN_F16, 0, 0, 0 },
+        { "bf16", ATTN_BF16, ATTN_BF16, 0, 0, 0 },
+        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 0 },
+        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 0 },
+        { "q8_0, rotated", ATTN_Q8_0, ATTN_Q8_0, 0, 3, 0 },
+        { "q8_0, rotated, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 3, 0 },
+        { "q8_0, centered", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 1 },
+        { "q8_0, centered, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 1 },
+        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0, 0 },
+        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0, 0 },
+        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 0 },
+        { "q5_0, rotated", ATTN_Q5_0, ATTN_Q5_0, 0, 3, 0 },
+        { "q5_0, centered", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 1 },
+        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 0 },
+        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1, 0, 0 },
+        { "q4_0, rotated", ATTN_Q4_0, ATTN_Q4_0, 0, 3, 0 },
+        { "q4_0, centered", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 1 },
+        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0, 0, 0 },
+        { "K q8_0, V q4_0, rotated", ATTN_Q8_0, ATTN_Q4_0, 0, 3, 0 },
+        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0, 0, 0 },
     };
     enum { TYPES = sizeof rows / sizeof *rows, COLUMNS = 6 };
     double per_cent[TYPES][COLUMNS];
@@ -174,10 +192,11 @@ int main(void)
         const long keys = 1024L << column % 3 * 4;
         if (column % 3 == 0)
             fill(column / 3);
+        set_mean();
         textbook(keys);
         for (row = 0; row < TYPES; row++)
-            per_cent[row][column] =
-                error(rows[row].k, rows[row].v, rows[row].integer, rows[row].rotated, keys);
+            per_cent[row][column] = error(rows[row].k, rows[row].v, rows[row].integer,
+                                          rows[row].rotated, rows[row].centered, keys);
     }
     for (row = 0; row < TYPES; row++) {
         printf("| %s |", rows[row].name);

@@ -529,9 +529,13 @@ typedef struct attn_params {
      * parts included, and attn_state_finish take it. 0 means off. */
     int integer;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
-     * O are rotated back. Only attn_forward, parts
-     * included, and attn_state_finish take it; states are not rotated back before that. 0 means neither. */
+     * O are rotated back. Only attn_forward, parts included, and attn_state_finish take it; states are
+     * not rotated back before that. 0 means neither. */
     int rotated;
+    /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
+     * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
+     * score callback, sinks, softmax1 and logits. The functions that take `rotated` take it. */
+    int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not

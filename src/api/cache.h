@@ -76,6 +76,12 @@ typedef struct attn_cache {
      * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type or in units are
      * stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
     int rotated;
+    /* [num_layers, num_heads_kv, head_dim], which must stay as it is, or NULL. It is subtracted from keys
+     * after they are turned and before they are rotated, such as the mean of the keys of earlier texts:
+     * what is left needs fewer bits. Logits of a row then lack one number, its q.k_mean, which changes
+     * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
+     * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
+    const float *k_mean;
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */

@@ -17,8 +17,8 @@
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
  *   page size, capacity and byte order. It must agree in num_layers, num_heads_kv, head_dim,
- *   head_dim_v, both storage types and `rotated`, in ring, window_left and, if it is a ring, rows; and
- *   in the rope of its keys and the caller's tag.
+ *   head_dim_v, both storage types, `rotated` and k_mean, in ring, window_left and, if it is a ring,
+ *   rows; and in the rope of its keys and the caller's tag.
  * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
  *   Each sequence follows: its begin, end and overwritten_below, then for each layer its rows in blocks
  *   of up to 64 numbers, which end before a multiple of 64: K and then V as [head, row, dim]. The head,

@@ -168,6 +168,7 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
     p->rotated = c->rotated;
+    p->k_centered = c->k_mean != NULL;
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)

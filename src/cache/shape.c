@@ -134,11 +134,17 @@ static int is_rotated(const attn_cache *c, int side)
     return c->rotated & (side == CACHE_K ? ATTN_ROTATED_K : ATTN_ROTATED_V);
 }
 
-/* desk_floats counts the numbers of a desk, where a row is turned and rotated before it is rounded. Each
+/* is_centered tells whether rows of a side lose a mean. */
+static int is_centered(const attn_cache *c, int side)
+{
+    return side == CACHE_K && c->k_mean;
+}
+
+/* desk_floats counts the numbers of a desk, where a row is finished before it is rounded. Each
  * sequence has one in each layer, since writes of different ones may run at once. */
 static int64_t desk_floats(const attn_cache *c)
 {
-    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K);
+    const int k = c->k.dtype > LAST_PLAIN || is_rotated(c, CACHE_K) || is_centered(c, CACHE_K);
     const int64_t v = is_rotated(c, CACHE_V) ? c->head_dim_v : 0;
     return times(c->num_heads_kv, max64(k ? c->head_dim : 0, v));
 }
@@ -300,16 +306,29 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
     return plus(at, ALIGNMENT - 1);
 }
 
+static int64_t mean_floats(const attn_cache *c)
+{
+    return c->k_mean ? times(times(c->num_layers, c->num_heads_kv), c->head_dim) : 0;
+}
+
+static area area_of_mean(const attn_cache *c)
+{
+    return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
+}
+
 /* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
  * cache. */
 static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
                                        text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area m = area_of_bytes("the memory", memory, bytes);
+    const area m = area_of_bytes("the memory", memory, bytes), mean = area_of_mean(c);
     attn_status status = check_pair(&k, &v, why);
     status = status ? status : check_pair(&k, &m, why);
-    return status ? status : check_pair(&v, &m, why);
+    status = status ? status : check_pair(&v, &m, why);
+    status = status ? status : check_pair(&mean, &k, why);
+    status = status ? status : check_pair(&mean, &v, why);
+    return status ? status : check_pair(&mean, &m, why);
 }
 
 /* check_arrays_apart wants the arrays of a set to share nothing with storage. */

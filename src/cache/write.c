@@ -85,23 +85,35 @@ static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *
                side_of(c, side).dim);
 }
 
-/* on_desk tells whether rows of a side go by way of a desk: they are rotated, or turned and then rounded
- * to what apply_rope does not write. */
+/* on_desk tells whether rows of a side go by way of a desk: they are centered or rotated, or turned and
+ * then rounded to what apply_rope does not write. */
 static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
 {
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_rotated(c, side) || (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) ||
+           (is_k && s->rope && c->k.dtype > LAST_PLAIN);
 }
 
-/* lay_row lays a row of a step on the desk, turned and rotated. */
-static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cache_place from,
-                    int64_t number, const attn_output *desk)
+/* finish_desk centers and rotates the row of all heads on a desk. */
+static void finish_desk(const attn_cache *c, int64_t layer, int side, float *desk)
+{
+    const int64_t dim = side_of(c, side).dim, n = c->num_heads_kv * dim;
+    const float *const mean = is_centered(c, side) ? c->k_mean + layer * n : NULL;
+    int64_t i;
+    for (i = 0; i < n && mean; i++)
+        desk[i] = finished(desk[i] - mean[i]);
+    for (i = 0; i < n && is_rotated(c, side); i += dim)
+        rotate_row(desk + i, dim);
+}
+
+/* lay_row lays a row of a step on the desk, turned, centered and rotated. */
+static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s, int side,
+                    cache_place from, int64_t number, const attn_output *desk)
 {
     static const cache_place only = { 0, 0 };
     const int64_t dim = side_of(c, side).dim;
-    int64_t h;
     if (side == CACHE_K && s->rope) {
         attn_rope_rows rows = rows_to_turn(c, s, from, 1, &number);
         rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
@@ -110,8 +122,7 @@ static void lay_row(const attn_cache *c, const attn_cache_step *s, int side, cac
     } else {
         copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
     }
-    for (h = 0; h < c->num_heads_kv && is_rotated(c, side); h++)
-        rotate_row((float *)desk->data + h * dim, dim);
+    finish_desk(c, layer, side, desk->data);
 }
 
 static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
@@ -124,7 +135,7 @@ static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
-        lay_row(c, s, side, x, run->number + i, &desk);
+        lay_row(c, layer, s, side, x, run->number + i, &desk);
         copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
 }

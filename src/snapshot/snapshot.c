@@ -27,7 +27,7 @@ typedef struct snapshot_fact {
     int64_t number;
 } snapshot_fact;
 
-enum { OTHER_FACTS = 7, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
+enum { OTHER_FACTS = 8, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
 
 /* hash_angles takes positions 1, 2, 4, ..., those of a table that it has. */
 OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
@@ -49,6 +49,16 @@ OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
     return (int64_t)hash;
 }
 
+static int64_t hash_mean(const attn_cache *c)
+{
+    const int64_t n = mean_floats(c);
+    uint64_t hash = 0;
+    int64_t i;
+    for (i = 0; i < n; i++)
+        hash = hash_word(hash, bits_of(c->k_mean[i]));
+    return (int64_t)hash;
+}
+
 static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
 {
     const attn_rope *r = s->rope;
@@ -61,6 +71,7 @@ static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fac
         { "elements turned by rope", dim },
         { "rope.interleaved", r && r->interleaved },
         { "hash of the angles of rope", r ? hash_angles(r, dim) : 0 },
+        { "hash of k_mean", hash_mean(c) },
     };
     int i;
     memcpy(facts, others, sizeof others);
