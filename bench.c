@@ -10,6 +10,7 @@
  *     build/bench --shape 1,8,8,65536,65536,64 --segments 2048,8192 --dilations 1,4
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
  *     build/bench cache                    storage types, pages and rings of a KV cache; appending
+ *     build/bench --shape 1,32,8,1,4096,128 --types q8_0 --integer    quantised K and V
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
  *     build/bench backward                 gradients; --backward: those of other cases
  *     build/bench rank --quick             every path on a few cases, and which is the fastest

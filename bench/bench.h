@@ -20,6 +20,7 @@ typedef struct bench_options {
     const char *impl;    /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels; /* NULL = the best */
     const char *mask;    /* a name of masks.c; NULL = the preset's, or full */
+    const char *types;   /* "K[/V]"; NULL = the preset's, or as dtype */
     const char *segments, *dilations; /* "W,W,...", "R,R,..."; NULL = the preset's, or dense */
     /* 1 + the place of a word among those that the option knows; 0 = not said: */
     int merge, variant;             /* lse, mean; strided, gathered */
@@ -28,7 +29,7 @@ typedef struct bench_options {
     const char *tuning;             /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     const char *baseline; /* an older JSON file to compare with; NULL = none */
-    int causal, backward, quick, phases, wide, list, help;
+    int causal, backward, integer, quick, phases, wide, list, help;
     int ranks;         /* 0 = the preset's */
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */

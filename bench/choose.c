@@ -158,8 +158,8 @@ static const char *misleading(const bench_options *o, const case_list *list)
         fixed |= list->cases[i].fixed;
     if (fixed & FIXED_MASK && (o->mask || o->causal || o->segments))
         return o->mask ? "--mask" : o->causal ? "--causal" : "--segments";
-    if (fixed & FIXED_STORAGE && o->dtype)
-        return "--dtype";
+    if (fixed & FIXED_STORAGE && (o->dtype || o->types || o->integer))
+        return o->dtype ? "--dtype" : o->types ? "--types" : "--integer";
     if (fixed & FIXED_PASS && (o->backward || o->gemms))
         return o->backward ? "--backward" : "--gemms";
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
@@ -201,6 +201,21 @@ static int alone(const bench_options *o, const case_list *list)
     return 0;
 }
 
+/* Storage types, and scores in whole numbers, of one case; 0, and says why. */
+static int apply_storage(const bench_options *o, bench_case *c)
+{
+    if (o->dtype)
+        c->dtype = o->dtype - 1;
+    if (o->types && !case_set_types(c, o->types))
+        return complain("--types is K or K/V, each of f32, f16, bf16, e4m3, e5m2, q8_0, q5_0 and "
+                        "q4_0, not",
+                        o->types);
+    c->integer |= o->integer;
+    return !c->integer || case_k_dtype(c) >= ATTN_Q8_0 ||
+           complain("--integer is of k in q8_0, q5_0 or q4_0 (--types), not",
+                    case_dtype_name(case_k_dtype(c)));
+}
+
 /* What the command line says about every case. */
 static int apply_options(const bench_options *o, const preset_choice *want, case_list *list)
 {
@@ -219,8 +234,8 @@ static int apply_options(const bench_options *o, const preset_choice *want, case
         return complain("--gemms is of gradients: it needs", "--backward");
     for (int i = 0; i < list->n; i++) {
         bench_case *const c = &list->cases[i];
-        if (o->dtype)
-            c->dtype = o->dtype - 1;
+        if (!apply_storage(o, c))
+            return 0;
         if (o->layout)
             c->layout = (case_layout)(o->layout - 1);
         if (o->causal || o->mask)

@@ -339,6 +339,7 @@ def damages(json_text, csv_text):
         ("another time than in the CSV", lambda d: replace(d, 123.25, "results", 0, "cold_ms")),
         ("other bytes of a token", lambda d: replace(d, 4, "results", 0, "kv_token_bytes")),
         ("other bytes of keys", lambda d: replace(d, 4, "results", 0, "kv_bytes")),
+        ("half a whole number", lambda d: replace(d, 0.5, "results", 0, "integer")),
         ("a storage type of keys", lambda d: replace(d, "f16", "results", 0, "k_dtype")),
         ("percentiles out of order", lambda d: replace(d, 0, "results", 0, "ms_p99")),
         ("other tokens per second", lambda d: replace(d, 1, "results", 0, "tokens_per_s")),

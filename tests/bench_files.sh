@@ -55,6 +55,7 @@ expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --it
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2
 expect "a preset" files preset latency --quick --iters 2
 expect "caches" files cache cache --quick --iters 2
+expect "types of K and V" files types --shape 2,4,2,3,96,64 --types q8_0/q4_0 --integer --iters 3
 expect "gradients" files gradients --shape 1,4,2,64,96,32,16 --causal --backward --gemms 7 --iters 3
 expect "it says what counts" says 'of gradients GFLOP/s = '
 expect "a preset of gradients" files backward backward --quick --threads 2 --iters 2
@@ -247,6 +248,11 @@ stops 'info does not take --shape' info --shape 1,1,1,8,8,8 --list --phases
 stops 'kernels does not take --mask' kernels --list --mask causal
 stops 'memory does not take --mask' memory --mask window --phases
 stops '--list does not take --json' --list --json "$work/one"
+stops '--types is K or K/V, .* not "f16/q8"' --shape 1,1,1,8,8,32 --types f16/q8
+stops '--integer is of k in q8_0.* not "f32"' --shape 1,1,1,8,8,32 --integer
+stops 'head_dim (48) must be a multiple of 32' --shape 1,1,1,8,8,48 --types q8_0
+stops 'do not take "--types"' cache --types q8_0
+stops 'do not take "--integer"' decode --integer
 stops '--gemms is of gradients' --shape 1,1,1,8,8,8 --gemms 5
 stops '--gemms is 5 or 7' --shape 1,1,1,8,8,8 --backward --gemms 6
 stops 'do not take "--backward"' prefill --backward
@@ -302,6 +308,9 @@ for product in qk pv; do
     expect "$product: none in the JSON" lacks ms_p50 "$work/wrong.json"
     expect "$product: nothing counts" says '0 timed, 2 skipped'
 done
+expect "a wrong qk_units is refused" status 1 planted --shape 1,2,2,64,64,32 --types q8_0 --integer \
+    --iters 3 --plant-wrong qk_units
+expect "qk_units: it says so" says 'skipped: wrong result'
 for product in qk gradient outer pv; do
     expect "a wrong $product of gradients is refused" status 1 planted --shape 1,2,2,64,64,32 \
         --backward --impl tiled --iters 3 --plant-wrong "$product"

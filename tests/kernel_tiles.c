@@ -20,6 +20,7 @@
 
 enum { KEYS = KERNEL_KEYS, BLOCKS = KEYS / ATTN_BLOCK };
 enum { LINE = 64, STAGGER = 3 * LINE }; /* LINE: bytes */
+enum { UNIT = 32, UNIT_BYTES = 34 };    /* of q8_0 */
 enum { LINE_FLOATS = LINE / (int)sizeof(float) };
 #define START_MAXIMUM 4.0f
 
@@ -30,7 +31,8 @@ static const float logit_spread[] = { 2.0f, 100.0f };
 static const float key_spread[] = { 1.0f, 20.0f };
 
 /* M, TOP: maxima; E, CALM: logits whose exponentials are taken, those of CALM with TOP calm; DP to
- * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. */
+ * CHOSEN: of gradients, X_ALL and X_SOME the factors of rows B_ALL and B_SOME. WHOLE: queries in whole
+ * numbers, a unit more than they have; SCALES: [unit][lane], more than there are. */
 typedef enum array_id {
     Q,
     QT,
@@ -66,6 +68,8 @@ typedef enum array_id {
     X_SOME,
     B_ALL,
     B_SOME,
+    WHOLE,
+    SCALES,
     NUM_ARRAYS
 } array_id;
 
@@ -89,7 +93,8 @@ typedef enum fill_kind {
     TANGENT,
     MAYBE_DEAD,
     DEAD_LANES,
-    INFINITE_LANES
+    INFINITE_LANES,
+    WHOLE_NUMBERS
 } fill_kind;
 
 /* Length of an array per lane = keys * KEYS + dims * head_dim + pitches * (head_dim in whole cache
@@ -134,6 +139,8 @@ static const struct {
     [X_SOME] = { 1, 0, 0, 0, 0, ATTN_F32, DEAD_LANES },
     [B_ALL] = { 0, 0, 1, 0, 1, ATTN_F32, SIGNED },
     [B_SOME] = { 0, 0, 1, 0, 1, ATTN_F32, INFINITE_LANES },
+    [WHOLE] = { 0, 1, 0, UNIT, 1, ATTN_F32, WHOLE_NUMBERS },
+    [SCALES] = { 0, 1, 0, 1, 0, ATTN_F32, POSITIVE },
 };
 
 typedef struct kernel_tile {
@@ -145,10 +152,13 @@ typedef struct kernel_tile {
     const float *q[ATTN_KERNEL_MAX_ROWS]; /* rows of Q */
     float *out[ATTN_KERNEL_MAX_ROWS];     /* rows of OUT */
     float *k, *v;                         /* [KEYS][dim] */
-    float *c;                             /* [KEYS][pitch], sums over lanes */
-    ptrdiff_t pitch;                      /* dim in whole cache lines */
-    int found[BLOCKS];                    /* what running_max says about a block */
-    int group; /* how often over the rows are summed over, as if they were other tiles */
+    int64_t units;                        /* of a row of dim numbers, at least one */
+    unsigned char *key_units;             /* [KEYS][units] of q8_0 */
+    float *packed;     /* what pack_units gives, which each set has in its own way */
+    float *c;          /* [KEYS][pitch], sums over lanes */
+    ptrdiff_t pitch;   /* dim in whole cache lines */
+    int found[BLOCKS]; /* what running_max says about a block */
+    int group;         /* how often over the rows are summed over, as if they were other tiles */
     void *memory;
 } tile;
 
@@ -186,6 +196,29 @@ static void blocks_qk(const attn_kernels *f, tile *t, int begin, int end)
 static void run_qk(const attn_kernels *f, tile *t)
 {
     blocks_qk(f, t, 0, BLOCKS);
+}
+
+static void run_pack_units(const attn_kernels *f, tile *t)
+{
+    const float *q[ATTN_KERNEL_MAX_ROWS];
+    for (int r = 0; r < t->rows; r++)
+        q[r] = numbers(t, WHOLE) + r * (t->dim + UNIT);
+    f->pack_units(t->packed, q, t->units * UNIT);
+}
+
+static void run_qk_units(const attn_kernels *f, tile *t)
+{
+    const char *const run[2] = { (const char *)t->key_units, (const char *)t->key_units };
+    const attn_runs runs = { ATTN_Q8_0, (ptrdiff_t)(t->units * UNIT_BYTES), KEYS, KEYS, run };
+    const attn_product p = { .to = t->array[S],
+                             .by = t->packed,
+                             .runs = &runs,
+                             .n = KEYS,
+                             .dim = t->units * UNIT,
+                             .factor = 0.125f,
+                             .lanes = t->lanes,
+                             .scales = t->array[SCALES] };
+    f->qk_units(&p);
 }
 
 /* The exponentials of block b, in all lanes. */
@@ -488,42 +521,44 @@ static int calm_holds(const tile *t)
 }
 
 const kernel_entry kernel_entries[] = {
-    { "pack", run_pack, 0, BYTES, 8, 0, NULL },
-    { "qk", run_qk, 1, PRODUCT, 1, 0, NULL },
-    { "qk_lanes", run_qk, 1, PRODUCT, 1, S, NULL },
-    { "softcap", run_softcap, 1, BYTES, 8, 0, NULL },
-    { "add_distances", run_add_distances, 1, BYTES, 8, 0, NULL },
-    { "add_rows", run_add_rows, 1, BYTES, 12, 0, NULL },
-    { "clip", run_clip, 1, BYTES, 8, 0, NULL },
-    { "hide", run_hide, 1, BYTES, 8, 0, NULL },
-    { "hide_bytes", run_hide_bytes, 1, BYTES, 1, 0, NULL },
-    { "hide_others", run_hide_others, 1, BYTES, 4, 0, NULL },
-    { "drop", run_drop, 1, BYTES, 8, 0, NULL },
-    { "running_max", run_running_max, 1, BYTES, 4, 0, calm_holds },
-    { "maximum", run_maximum, 1, BYTES, 4, 0, NULL },
-    { "exp_sum", run_exp_sum, 1, EXPONENTIAL, 1, 0, NULL },
-    { "exp_block", run_exp_block, 1, EXPONENTIAL, 1, 0, NULL },
-    { "rescale", run_rescale, 0, BYTES, 8, 0, NULL },
-    { "pv", run_pv, 0, PRODUCT, 1, 0, NULL },
-    { "pv_lanes", run_pv, 0, PRODUCT, 1, O, NULL },
-    { "pv_select", run_pv_select, 0, PRODUCT, 1, 0, NULL },
-    { "merge", run_merge, 0, BYTES, 12, 0, NULL },
-    { "result", run_result, 0, BYTES, 8, 0, NULL },
-    { "widen_f16", run_widen_f16, 0, BYTES, 6, 0, NULL },
-    { "widen_bf16", run_widen_bf16, 0, BYTES, 6, 0, NULL },
-    { "widen_e4m3", run_widen_e4m3, 0, BYTES, 5, 0, NULL },
-    { "widen_e5m2", run_widen_e5m2, 0, BYTES, 5, 0, NULL },
-    { "widen_q8_0", run_widen_q8_0, 0, BYTES, 5, 0, NULL },
-    { "widen_q5_0", run_widen_q5_0, 0, BYTES, 5, 0, NULL },
-    { "widen_q4_0", run_widen_q4_0, 0, BYTES, 5, 0, NULL },
-    { "narrow_f16", run_narrow_f16, 0, BYTES, 6, 0, NULL },
-    { "narrow_bf16", run_narrow_bf16, 0, BYTES, 6, 0, NULL },
-    { "tile", run_tile, 1, PRODUCT, 2, 0, NULL }, /* Q K^T and P V */
-    { "gradient", run_gradient, 1, EXPONENTIAL, 1, 0, NULL },
-    { "softcap_gradient", run_softcap_gradient, 1, BYTES, 16, 0, NULL },
-    { "outer", run_outer, 1, PRODUCTS, 1, 0, NULL },
-    { "outer_select", run_outer_select, 1, PRODUCTS, 1, 0, NULL },
-    { "dots", run_dots, 0, BYTES, 8, 0, NULL },
+    { "pack", run_pack, 0, BYTES, .amount = 8 },
+    { "qk", run_qk, 1, PRODUCT, .amount = 1 },
+    { "qk_lanes", run_qk, 1, PRODUCT, .amount = 1, .halved = S },
+    { "pack_units", run_pack_units, 0, BYTES, .amount = 4, .behind = run_qk_units },
+    { "qk_units", run_qk_units, 1, PRODUCT, .amount = 1, .before = run_pack_units },
+    { "softcap", run_softcap, 1, BYTES, .amount = 8 },
+    { "add_distances", run_add_distances, 1, BYTES, .amount = 8 },
+    { "add_rows", run_add_rows, 1, BYTES, .amount = 12 },
+    { "clip", run_clip, 1, BYTES, .amount = 8 },
+    { "hide", run_hide, 1, BYTES, .amount = 8 },
+    { "hide_bytes", run_hide_bytes, 1, BYTES, .amount = 1 },
+    { "hide_others", run_hide_others, 1, BYTES, .amount = 4 },
+    { "drop", run_drop, 1, BYTES, .amount = 8 },
+    { "running_max", run_running_max, 1, BYTES, .amount = 4, .holds = calm_holds },
+    { "maximum", run_maximum, 1, BYTES, .amount = 4 },
+    { "exp_sum", run_exp_sum, 1, EXPONENTIAL, .amount = 1 },
+    { "exp_block", run_exp_block, 1, EXPONENTIAL, .amount = 1 },
+    { "rescale", run_rescale, 0, BYTES, .amount = 8 },
+    { "pv", run_pv, 0, PRODUCT, .amount = 1 },
+    { "pv_lanes", run_pv, 0, PRODUCT, .amount = 1, .halved = O },
+    { "pv_select", run_pv_select, 0, PRODUCT, .amount = 1 },
+    { "merge", run_merge, 0, BYTES, .amount = 12 },
+    { "result", run_result, 0, BYTES, .amount = 8 },
+    { "widen_f16", run_widen_f16, 0, BYTES, .amount = 6 },
+    { "widen_bf16", run_widen_bf16, 0, BYTES, .amount = 6 },
+    { "widen_e4m3", run_widen_e4m3, 0, BYTES, .amount = 5 },
+    { "widen_e5m2", run_widen_e5m2, 0, BYTES, .amount = 5 },
+    { "widen_q8_0", run_widen_q8_0, 0, BYTES, .amount = 5 },
+    { "widen_q5_0", run_widen_q5_0, 0, BYTES, .amount = 5 },
+    { "widen_q4_0", run_widen_q4_0, 0, BYTES, .amount = 5 },
+    { "narrow_f16", run_narrow_f16, 0, BYTES, .amount = 6 },
+    { "narrow_bf16", run_narrow_bf16, 0, BYTES, .amount = 6 },
+    { "tile", run_tile, 1, PRODUCT, .amount = 2 }, /* Q K^T and P V */
+    { "gradient", run_gradient, 1, EXPONENTIAL, .amount = 1 },
+    { "softcap_gradient", run_softcap_gradient, 1, BYTES, .amount = 16 },
+    { "outer", run_outer, 1, PRODUCTS, .amount = 1 },
+    { "outer_select", run_outer_select, 1, PRODUCTS, .amount = 1 },
+    { "dots", run_dots, 0, BYTES, .amount = 8 },
 };
 
 const int num_kernel_entries = LENGTH(kernel_entries);
@@ -566,7 +601,9 @@ static int make_tile(tile *t, int rows, int64_t dim)
     t->lanes.end = rows;
     for (int id = 0; id < NUM_ARRAYS; id++)
         bytes += array_place(t, id);
-    bytes += 2 * place(KEYS * dim, sizeof(float)) + place(KEYS * t->pitch, sizeof(float));
+    t->units = dim < UNIT ? 1 : dim / UNIT;
+    bytes += 2 * place(KEYS * dim, sizeof(float)) + place(KEYS * t->pitch, sizeof(float)) +
+             place(KEYS * t->units, UNIT_BYTES) + place(rows * t->units * UNIT, sizeof(float));
     t->memory = malloc(bytes);
     if (!t->memory)
         return 0;
@@ -577,7 +614,10 @@ static int make_tile(tile *t, int rows, int64_t dim)
     }
     t->k = (float *)(void *)at;
     t->v = (float *)(void *)(at + place(KEYS * dim, sizeof(float)));
-    t->c = (float *)(void *)(at + 2 * place(KEYS * dim, sizeof(float)));
+    at += 2 * place(KEYS * dim, sizeof(float));
+    t->c = (float *)(void *)at;
+    t->key_units = at + place(KEYS * t->pitch, sizeof(float));
+    t->packed = (float *)(void *)(t->key_units + place(KEYS * t->units, UNIT_BYTES));
     for (int r = 0; r < rows; r++) {
         t->q[r] = numbers(t, Q) + r * dim;
         t->out[r] = numbers(t, OUT) + r * dim;
@@ -643,6 +683,8 @@ static float value(fill_kind kind, float x, int lane, mood_kind mood)
         return mood == WILD && lane % 4 == 2 ? ATTN_DEAD : 2.0f * x;
     case INFINITE_LANES:
         return mood == WILD && lane % 4 == 2 ? negative_infinity() : 2.0f * x;
+    case WHOLE_NUMBERS:
+        return (float)(int)(128.0f * x);
     default:
         return 1.0f;
     }
@@ -667,6 +709,16 @@ static void fill_lane(tile *t, int id, int r)
               value(arrays[id].fill, hashed(id, i, lane), lane, t->mood));
 }
 
+static void fill_units(tile *t)
+{
+    float unit[UNIT];
+    for (int64_t u = 0; u < KEYS * t->units; u++) {
+        for (int i = 0; i < UNIT; i++)
+            unit[i] = key_spread[t->mood] * hashed(NUM_ARRAYS, u * UNIT + i, 3);
+        attn_convert(t->key_units + u * UNIT_BYTES, ATTN_Q8_0, unit, ATTN_F32, UNIT);
+    }
+}
+
 static void fill_tile(tile *t, int first, int of, mood_kind mood)
 {
     t->first = first;
@@ -680,6 +732,8 @@ static void fill_tile(tile *t, int first, int of, mood_kind mood)
         t->k[i] = key_spread[mood] * hashed(NUM_ARRAYS, i, 0);
         t->v[i] = hashed(NUM_ARRAYS, i, 1);
     }
+    fill_units(t);
+    memset(t->packed, 0xff, (size_t)(t->rows * t->units * UNIT) * sizeof *t->packed); /* NaN */
 }
 
 static void fill_sums(tile *t)
@@ -700,9 +754,18 @@ static void settle(tile *t, int i)
             numbers(t, ALPHA)[k] = 1.0f;
 }
 
+static void run_before(const attn_kernels *set, int i, tile *t)
+{
+    if (kernel_entries[i].before)
+        kernel_entries[i].before(set, t);
+}
+
 static void run_entry(const attn_kernels *set, int i, tile *t)
 {
+    run_before(set, i, t);
     kernel_entries[i].run(set, t);
+    if (kernel_entries[i].behind)
+        kernel_entries[i].behind(set, t);
     settle(t, i);
 }
 
@@ -823,6 +886,7 @@ int kernel_job_make(kernel_job *job, const attn_kernels *set, int entry, int64_t
     job->lanes = t->lanes;
     fill_tile(t, 0, t->rows, MILD);
     fill_sums(t);
+    run_before(set, entry, t);
     t->group = group;
     return 1;
 }

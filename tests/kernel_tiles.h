@@ -22,6 +22,10 @@ typedef struct kernel_entry {
     double amount; /* per element; PRODUCT: products of this size */
     int halved;    /* only the upper half of its lanes is asked for; 0 = none */
     int (*holds)(const kernel_tile *t); /* what else must be so after a run; NULL = nothing */
+    /* Runs, of the same set, that come first, once; and behind a run that is checked: what it wrote is for
+     * that set alone. NULL = none. */
+    void (*before)(const attn_kernels *f, kernel_tile *t);
+    void (*behind)(const attn_kernels *f, kernel_tile *t);
 } kernel_entry;
 
 extern const kernel_entry kernel_entries[];

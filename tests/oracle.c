@@ -103,11 +103,15 @@ double oracle_storage_error(int dtype, double value)
 {
     static const struct {
         int digits, lowest; /* of the significand; exponent of the smallest subnormal */
-    } formats[] = { { 24, -149 }, { 11, -24 }, { 8, -133 } };
+        double steps;       /* of a unit: what its largest number is divided by */
+    } formats[] = { { 24, -149, 0 }, { 11, -24, 0 }, { 8, -133, 0 }, { 4, -9, 0 },
+                    { 3, -16, 0 },   { 0, 0, 254 },  { 0, 0, 16 },   { 0, 0, 8 } };
     int exponent = 0;
     double ulp;
     if (!(fabs(value) < INFINITY))
         return 0;
+    if (formats[dtype].steps > 0)
+        return fabs(value) * (1 / formats[dtype].steps + 1.0 / 2048); /* the scale is in f16 */
     frexp(value, &exponent);
     ulp = ldexp(1.0, exponent - formats[dtype].digits);
     return fmax(ulp, ldexp(1.0, formats[dtype].lowest)) / 2;
@@ -429,20 +433,21 @@ double oracle_scale(const attn_params *p)
     return p->scale != 0 ? (double)p->scale : (double)(float)(1.0 / sqrt((double)p->head_dim));
 }
 
-/* Element d of a query that begins at q: as given, or as the whole number that p->integer makes of it,
- * times its scale. */
-static double query_at(const attn_params *p, ptrdiff_t q, int64_t d)
+enum { QUERY_UNIT = 32 };
+
+/* p->integer: the scale of the unit of a query that begins at `first`. */
+static float query_scale(const attn_params *p, ptrdiff_t first)
 {
-    enum { UNIT = 32 };
-    const ptrdiff_t first = q + (ptrdiff_t)(d / UNIT * UNIT);
-    const double x = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d);
     double most = 0;
-    float scale, inverse, y;
-    if (!p->integer)
-        return x;
-    for (int i = 0; i < UNIT; i++)
+    for (int i = 0; i < QUERY_UNIT; i++)
         most = fmax(most, fabs(oracle_load(p->q.dtype, p->q.data, first + i)));
-    scale = (float)most / 127.0f;
+    return (float)most / 127.0f;
+}
+
+/* The whole number that p->integer makes of an element, times the scale. */
+static double rounded(double x, float scale)
+{
+    float inverse, y;
     if (scale == 0 || !(1.0f / scale < INFINITY))
         return 0;
     inverse = 1.0f / scale;
@@ -458,9 +463,13 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
     const ptrdiff_t q = oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
     const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, b, kv_head, j);
     double sum = 0, sum_abs = 0;
+    float scale = 0;
     for (int64_t d = 0; d < p->head_dim; d++) {
-        const double product =
-            query_at(p, q, d) * oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
+        const double given = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d);
+        double product = oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
+        if (p->integer && d % QUERY_UNIT == 0)
+            scale = query_scale(p, q + (ptrdiff_t)d);
+        product *= p->integer ? rounded(given, scale) : given;
         sum += product;
         sum_abs += fabs(product);
     }

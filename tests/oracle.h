@@ -94,7 +94,9 @@ ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t 
 /* One element of a storage type. */
 double oracle_load(int dtype, const void *data, ptrdiff_t index);
 
-/* What rounding value to a storage type may add: half an ulp; for f32 half an ulp, too. */
+/* What rounding value to a storage type may add: half an ulp; for f32 half an ulp, too. Of a number in a
+ * unit, whose largest magnitude is then the value: half a step of q8_0, and a step of q5_0 and q4_0,
+ * where the opposite of the largest number has no number of its own; and what rounding the scale adds. */
 double oracle_storage_error(int dtype, double value);
 
 #endif

@@ -94,24 +94,44 @@ int sampled_rows(const bench_case *c, const attn_params *p, sampled_errors *erro
 
 /* ---- appending */
 
-static void compare_plain(sampled_errors *errors, int dtype, const float *got, const float *want,
-                          int64_t n)
+/* A row before it is stored. */
+typedef struct wanted_row {
+    double *x, *tolerance; /* tolerance: of what was computed before */
+} wanted_row;
+
+static void want_plain(const wanted_row *want, const float *from, int64_t n)
 {
-    for (int64_t d = 0; d < n; d++)
-        sampled_compare(errors, dtype, (double)got[d], (double)want[d], 0);
+    for (int64_t d = 0; d < n; d++) {
+        want->x[d] = (double)from[d];
+        want->tolerance[d] = 0;
+    }
 }
 
 /* Pairs (i, i + n/2) turned by position * base^(-2i/n). */
-static void compare_turned(sampled_errors *errors, int dtype, const float *got, const float *from,
-                           int64_t n, double position)
+static void want_turned(const wanted_row *want, const float *from, int64_t n, double position)
 {
     for (int64_t i = 0; i < n / 2; i++) {
         const double angle = position * pow(ROPE_BASE, -2 * (double)i / (double)n);
         const double x = (double)from[i], y = (double)from[i + n / 2];
         const double a = cos(angle), b = sin(angle);
-        const double tolerance = ROPE_TOLERANCE * (fabs(x) + fabs(y));
-        sampled_compare(errors, dtype, (double)got[i], a * x - b * y, tolerance);
-        sampled_compare(errors, dtype, (double)got[i + n / 2], b * x + a * y, tolerance);
+        want->x[i] = a * x - b * y;
+        want->x[i + n / 2] = b * x + a * y;
+        want->tolerance[i] = want->tolerance[i + n / 2] = ROPE_TOLERANCE * (fabs(x) + fabs(y));
+    }
+}
+
+/* What storing may add goes with the largest number of a unit. */
+static void compare_stored(sampled_errors *errors, int dtype, const float *got,
+                           const wanted_row *want, int64_t n)
+{
+    const int64_t unit = case_unit(dtype);
+    for (int64_t u = 0; u < n; u += unit) {
+        double most = 0;
+        for (int64_t d = u; d < u + unit; d++)
+            most = fmax(most, fabs(want->x[d]));
+        for (int64_t d = u; d < u + unit; d++)
+            sampled_compare(errors, ATTN_F32, (double)got[d], want->x[d],
+                            want->tolerance[d] + oracle_storage_error(dtype, most));
     }
 }
 
@@ -122,7 +142,7 @@ static const float *row_of(const attn_tensor *t, int64_t b, int64_t h, int64_t i
 
 /* Rows of sequence b, read back as f32, against the step's. */
 static void check_sequence(const append_job *job, sampled_errors *errors, int64_t b, const float *k,
-                           const float *v)
+                           const float *v, const wanted_row *want)
 {
     const attn_cache *const cache = &job->store.cache;
     const attn_cache_step *const step = &job->step;
@@ -133,14 +153,17 @@ static void check_sequence(const append_job *job, sampled_errors *errors, int64_
         for (int64_t i = 0; i < step->seq_len; i++, k += dim, v += dim_v) {
             const float *const from = row_of(&step->k, b, h, i);
             if (step->rope)
-                compare_turned(errors, cache->k.dtype, k, from, dim, first + (double)i);
+                want_turned(want, from, dim, first + (double)i);
             else
-                compare_plain(errors, cache->k.dtype, k, from, dim);
-            compare_plain(errors, cache->v.dtype, v, row_of(&step->v, b, h, i), dim_v);
+                want_plain(want, from, dim);
+            compare_stored(errors, cache->k.dtype, k, want, dim);
+            want_plain(want, row_of(&step->v, b, h, i), dim_v);
+            compare_stored(errors, cache->v.dtype, v, want, dim_v);
         }
 }
 
-int sampled_append(append_job *job, sampled_errors *errors, char *why, size_t why_bytes)
+static int check_append(append_job *job, const wanted_row *want, sampled_errors *errors, char *why,
+                        size_t why_bytes)
 {
     const attn_cache *const cache = &job->store.cache;
     const int64_t n = job->step.seq_len;
@@ -151,7 +174,19 @@ int sampled_append(append_job *job, sampled_errors *errors, char *why, size_t wh
         if (attn_cache_read(cache, 0, b, cache->end[b] - n, n, &k_out, &v_out, why, why_bytes) !=
             ATTN_OK)
             return 0;
-        check_sequence(job, errors, b, job->read_back, v);
+        check_sequence(job, errors, b, job->read_back, v, want);
     }
     return 1;
+}
+
+int sampled_append(append_job *job, sampled_errors *errors, char *why, size_t why_bytes)
+{
+    const attn_cache *const cache = &job->store.cache;
+    const int64_t widest =
+        cache->head_dim > cache->head_dim_v ? cache->head_dim : cache->head_dim_v;
+    double *const row = malloc(2 * sizeof *row * (size_t)widest);
+    const wanted_row want = { row, row + widest };
+    const int done = row && check_append(job, &want, errors, why, why_bytes);
+    free(row);
+    return done;
 }

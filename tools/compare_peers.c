@@ -34,7 +34,9 @@ static void set_params(attn_params *p, const peer_shape *s)
         p->bias = (attn_bias){ .data = s->bias,
                                .stride_batch = ATTN_STRIDE_BROADCAST,
                                .stride_head = ATTN_STRIDE_BROADCAST };
-    p->q.dtype = p->k.dtype = p->v.dtype = p->o.dtype = s->dtype;
+    p->q.dtype = p->o.dtype = s->dtype;
+    p->k.dtype = p->v.dtype = s->kv_dtype;
+    p->integer = s->integer;
 }
 
 compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,

@@ -27,7 +27,10 @@ struct peer_ggml {
     int tokens_first; /* order of the result */
 };
 
-static const enum ggml_type type_of[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
+/* By attn_dtype; ggml has no 8-bit floats. */
+static const enum ggml_type type_of[] = { GGML_TYPE_F32,   GGML_TYPE_F16,   GGML_TYPE_BF16,
+                                          GGML_TYPE_COUNT, GGML_TYPE_COUNT, GGML_TYPE_Q8_0,
+                                          GGML_TYPE_Q5_0,  GGML_TYPE_Q4_0 };
 
 static peer_ggml *new_peer(void)
 {
@@ -85,7 +88,7 @@ static void fill_transposed(const peer_ggml *p, const char *v)
 static struct ggml_tensor *flash_graph(peer_ggml *p, float scale)
 {
     const peer_shape *const s = &p->shape;
-    p->v = ggml_new_tensor_3d(p->context, type_of[s->dtype], s->dim, s->seq, s->heads_kv);
+    p->v = ggml_new_tensor_3d(p->context, type_of[s->kv_dtype], s->dim, s->seq, s->heads_kv);
     p->tokens_first = 1;
     return ggml_flash_attn_ext(p->context, p->q, p->k, p->v, p->mask, scale, 0, 0);
 }
@@ -94,7 +97,7 @@ static struct ggml_tensor *unfused_graph(peer_ggml *p, float scale)
 {
     const peer_shape *const s = &p->shape;
     struct ggml_tensor *const logits = ggml_mul_mat(p->context, p->k, p->q);
-    p->v = ggml_new_tensor_3d(p->context, type_of[s->dtype], s->seq, s->dim, s->heads_kv);
+    p->v = ggml_new_tensor_3d(p->context, type_of[s->kv_dtype], s->seq, s->dim, s->heads_kv);
     return ggml_mul_mat(p->context, p->v,
                         ggml_soft_max_ext_inplace(p->context, logits, p->mask, scale, 0));
 }
@@ -108,7 +111,7 @@ peer_ggml *peer_ggml_open(const peer_shape *s, int flash, const float *q, const 
         return NULL;
     p->shape = *s;
     p->q = ggml_new_tensor_3d(p->context, GGML_TYPE_F32, s->dim, s->rows, s->heads_q);
-    p->k = ggml_new_tensor_3d(p->context, type_of[s->dtype], s->dim, s->seq, s->heads_kv);
+    p->k = ggml_new_tensor_3d(p->context, type_of[s->kv_dtype], s->dim, s->seq, s->heads_kv);
     if (s->causal)
         p->mask = ggml_new_tensor_2d(p->context, GGML_TYPE_F16, s->seq, s->rows);
     if (!plan(p, flash ? flash_graph(p, scale) : unfused_graph(p, scale))) {

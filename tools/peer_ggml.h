@@ -11,7 +11,8 @@ typedef struct peer_ggml peer_ggml;
 
 /* What llama.cpp computes with: with flash attention, one ggml_flash_attn_ext; without, mul_mat,
  * soft_max_ext and mul_mat, of a V that its cache keeps transposed. q is f32, as ggml demands; k
- * and v are of shape->dtype. All are copied. NULL = no memory. */
+ * and v are of shape->kv_dtype; in units of 32 with flash attention only. All are copied. NULL = no
+ * memory. */
 peer_ggml *peer_ggml_open(const peer_shape *shape, int flash, const float *q, const void *k,
                           const void *v);
 

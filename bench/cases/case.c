@@ -3,6 +3,7 @@
 #include "cases.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "../../attn.h"
 #include "jobs.h"
@@ -18,11 +19,34 @@ const char *case_data_name(data_kind data)
     return data == DATA_TRIG ? "trig" : "normal";
 }
 
+static const char *const dtype_names[] = { "f32",  "f16",  "bf16", "e4m3",
+                                           "e5m2", "q8_0", "q5_0", "q4_0" };
+
+enum { NUM_DTYPES = sizeof dtype_names / sizeof *dtype_names };
+
 const char *case_dtype_name(int dtype)
 {
-    static const char *const names[] = { "f32",  "f16",  "bf16", "e4m3",
-                                         "e5m2", "q8_0", "q5_0", "q4_0" };
-    return names[dtype];
+    return dtype_names[dtype];
+}
+
+/* NUM_DTYPES = there is none of that name. */
+static int dtype_of(const char *name, size_t length)
+{
+    int i = 0;
+    while (i < NUM_DTYPES &&
+           (strlen(dtype_names[i]) != length || memcmp(dtype_names[i], name, length)))
+        i++;
+    return i;
+}
+
+int case_set_types(bench_case *c, const char *text)
+{
+    const size_t length = strcspn(text, "/");
+    const char *const v = text[length] ? text + length + 1 : text;
+    c->keys.typed = 1;
+    c->keys.k_dtype = dtype_of(text, length);
+    c->keys.v_dtype = dtype_of(v, strlen(v));
+    return c->keys.k_dtype < NUM_DTYPES && c->keys.v_dtype < NUM_DTYPES;
 }
 
 const char *case_keys_name(keys_kind kind)

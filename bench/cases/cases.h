@@ -36,7 +36,7 @@ typedef enum case_shares {
     SHARES_BUT_MASK,
     SHARES_BUT_PATTERN, /* mask, branches, what is kept between calls */
     SHARES_BUT_KEYS,    /* where the keys lie, how they are turned */
-    SHARES_BUT_STORAGE, /* types of k and v: q and o alone are shared */
+    SHARES_BUT_STORAGE, /* types of k and v, how scores are computed: q and o alone are shared */
     SHARES_BUT_GEMMS    /* how the products of a backward call are divided, and threads */
 } case_shares;
 
@@ -86,6 +86,7 @@ typedef struct bench_case {
     int64_t mask_size; /* of windows, chunks and cells; 0 = goes with the shape */
     int dtype;
     case_keys keys;
+    int integer; /* scores of quantised keys in whole numbers: p.integer */
     int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
     case_dilated dilated;
     int pattern_anew; /* index of what takes part, or cells of a mask: in every call */
@@ -134,6 +135,10 @@ const char *case_variant_name(const bench_case *c);
 const char *case_heads_name(const bench_case *c);
 const char *case_pattern_name(const bench_case *c);
 const char *case_memory_name(const bench_case *c);
+
+/* Sets the storage of k and v, "f16", or "q8_0/q4_0": K, then V. 0 = there is no such type, and the case
+ * is of no use. */
+int case_set_types(bench_case *c, const char *text);
 
 /* Storage types of k and v, and the bytes of a key and its value. */
 int case_k_dtype(const bench_case *c);

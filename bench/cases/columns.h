@@ -36,6 +36,7 @@
     TEXT(keys, HIDDEN)                                                                             \
     TEXT(k_dtype, HIDDEN)                                                                          \
     TEXT(v_dtype, HIDDEN)                                                                          \
+    INT(integer, HIDDEN) /* 1: scores in whole numbers */                                          \
     INT(page_size, HIDDEN)                                                                         \
     INT(shared_keys, HIDDEN) /* that the call was told of */                                       \
     INT(batch, HIDDEN)                                                                             \

@@ -215,7 +215,12 @@ static const case_row rank[] = {
  * The first case of a group is a contiguous cache, and the others are compared with it. A prefill of
  * the short list is small enough for a CPU without FMA. */
 #define ALL_PLACES "keys=contiguous,plain,pages-16,ring,pages-1,pages-256"
-#define ALL_TYPES "types=f16,q8_0,q5_0,q4_0,q8_0/q4_0,e4m3,e5m2"
+#define EACH_TYPE "types=f32,f16,bf16,q8_0,q5_0,q4_0,e4m3,e5m2 "
+/* Every type in turn with f16, and quantised ones in whole numbers, too. */
+#define ALL_TYPES(shape)                                                                           \
+    TYPES_IN_TURN shape " types=f16,f32,bf16,e4m3,e5m2,q8_0/q4_0 |" TYPES_IN_TURN shape            \
+                        " types=q8_0,q5_0,q4_0 scores=exact,integer"
+#define TYPES_IN_TURN "b=1 keys=contiguous shares=storage "
 #define APPEND_PLACES "keys=contiguous,rope,table,pages-16,pages-table"
 static const case_row cache[] = {
     { "storage", "b{b} kv{kv} {types}",
@@ -223,14 +228,15 @@ static const case_row cache[] = {
       "types=f32,f16,bf16,f16/bf16,bf16/f16,f32/f16,f32/bf16,f16/f32",
       "sq=1 kv=8192 b=1 group=+ keys=contiguous shares=storage types=f32,f16,bf16,f16/bf16", NULL },
     { "decode", "b{b} kv{kv} {types} {keys}",
-      "sq=1 b=1 kv=4096,16384 types=f32,f16,bf16 group=+ shares=keys " ALL_PLACES " |"
-      "sq=1 b=8 kv=4096 types=f32,f16,bf16 group=+ shares=keys " ALL_PLACES,
-      "sq=1 b=1 kv=8192 types=f32,f16 group=+ shares=keys keys=contiguous,plain,pages-16,ring",
+      "sq=1 b=1 kv=4096,16384 types=f32,f16,bf16,q8_0 group=+ shares=keys " ALL_PLACES " |"
+      "sq=1 b=8 kv=4096 types=f32,f16,bf16,q8_0 group=+ shares=keys " ALL_PLACES,
+      "sq=1 b=1 kv=8192 types=f16,q8_0 group=+ shares=keys "
+      "keys=contiguous,plain,pages-16,ring",
       NULL },
-    { "quantised", "b{b} q{sq} kv{kv} {types}",
-      "b=1 sq=1 kv=4096,16384 group=+ keys=plain shares=storage " ALL_TYPES " |"
-      "b=1 sq=512 kv=4608 mask=causal group=+ keys=plain shares=storage " ALL_TYPES,
-      "b=1 sq=1 kv=8192 group=+ keys=plain shares=storage " ALL_TYPES, NULL },
+    { "quantised", "q{sq} kv{kv} {types}{_scores}", ALL_TYPES("sq=1 kv=4096 group=1"), NULL, NULL },
+    { "quantised", "q{sq} kv{kv} {types}{_scores}", ALL_TYPES("sq=1 kv=16384 group=2"), "", NULL },
+    { "quantised", "q{sq} kv{kv} {types}{_scores}", ALL_TYPES("sq=512 kv=4608 mask=causal group=3"),
+      "", NULL },
     { "prefill", "b{b} q{sq} kv{kv} {types} {keys}",
       "b=1 sq=512 kv=4608 mask=causal types=f32,f16 group=+ shares=keys "
       "keys=contiguous,plain,pages-16,pages-1,pages-256",
@@ -243,9 +249,9 @@ static const case_row cache[] = {
       "b=4 sq=1 kv=1056 shared=1024 types=f16 group=+ shares=keys keys=copies,shared,untold",
       NULL },
     { "append", "b{b} n{s} {types} {keys}",
-      "appends=1 b=1 s=512,1 types=f32,f16,bf16 group=+ shares=keys " APPEND_PLACES " |"
-      "appends=1 b=8 s=1 types=f32,f16,bf16 group=+ shares=keys " APPEND_PLACES,
-      "appends=1 b=1 s=512 types=f32,f16 group=+ shares=keys " APPEND_PLACES " |"
+      "appends=1 b=1 s=512,1 " EACH_TYPE "group=+ shares=keys " APPEND_PLACES " |"
+      "appends=1 b=8 s=1 " EACH_TYPE "group=+ shares=keys " APPEND_PLACES,
+      "appends=1 b=1 s=512 types=f32,q8_0 group=+ shares=keys " APPEND_PLACES " |"
       "appends=1 b=1 s=1 types=f16 group=+ shares=keys " APPEND_PLACES,
       "append" },
     { 0 },

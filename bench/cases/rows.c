@@ -35,8 +35,7 @@ typedef struct word_list {
 } word_list;
 
 static const word_list dtypes = { { "f32", "f16", "bf16" } };
-static const word_list kv_dtypes = { { "f32", "f16", "bf16", "e4m3", "e5m2", "q8_0", "q5_0",
-                                       "q4_0" } };
+static const word_list scores = { { "exact", "integer" } };
 static const word_list layouts = { { "packed", "strided" } }; /* LAYOUT_BHSD, LAYOUT_BSHD */
 static const word_list inputs = { { "trig", "normal" } };
 static const word_list shared = { { "nothing", "threads", "mask", "pattern", "keys", "storage",
@@ -85,15 +84,11 @@ static const char *set_place(bench_case *c, const char *word)
     return places[i].text;
 }
 
-/* "f16", or "f32/f16": K, then V. */
 static const char *set_types(bench_case *c, const char *word)
 {
-    char k[WORD_BYTES];
-    const char *const slash = strchr(word, '/');
-    snprintf(k, sizeof k, "%.*s", (int)strcspn(word, "/"), word);
-    c->keys.typed = 1;
-    c->keys.k_dtype = (int)index_of(&kv_dtypes, k);
-    c->keys.v_dtype = (int)index_of(&kv_dtypes, slash ? slash + 1 : k);
+    const int known = case_set_types(c, word);
+    assert(known);
+    (void)known;
     return word;
 }
 
@@ -249,6 +244,7 @@ static const struct field {
     { "gathered", AT(dilated.gathered), 0, 0, NULL, NULL },
     { "dtype", AT(dtype), 0, 0, &dtypes, NULL },
     { "types", 0, 0, 0, NULL, set_types },
+    { "scores", AT(integer), 0, 0, &scores, NULL },
     { "keys", 0, 0, 0, NULL, set_place },
     { "shared", AT(keys.shared), 0, 1, NULL, NULL },
     { "layout", AT(layout), 0, 0, &layouts, NULL },

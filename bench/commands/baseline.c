@@ -26,8 +26,8 @@
 enum { ROUNDS = 5 };
 
 /* What makes two rows the same case. */
-static const char *const text_keys[] = { "preset", "case", "path",  "kernels",
-                                         "dtype",  "mask", "layout" };
+static const char *const text_keys[] = { "preset", "case",   "path",    "kernels", "dtype",
+                                         "mask",   "layout", "k_dtype", "v_dtype" };
 
 enum { NUM_KEYS = sizeof text_keys / sizeof *text_keys };
 
@@ -104,11 +104,13 @@ static int same_inputs(const char *b, const char *old, const bench_result *r, ui
 
 static int same_case(const char *old, const bench_result *r)
 {
-    const char *const now[NUM_KEYS] = { r->preset, r->name, r->path,  r->kernels,
-                                        r->dtype,  r->mask, r->layout };
+    const char *const now[NUM_KEYS] = { r->preset, r->name,   r->path,    r->kernels, r->dtype,
+                                        r->mask,   r->layout, r->k_dtype, r->v_dtype };
     const char *const pass = json_text(old, "pass"); /* files of before there were several */
     int same =
-        json_number(old, "threads") == (double)r->threads && (!pass || !strcmp(pass, r->pass));
+        json_number(old, "threads") == (double)r->threads &&
+        (json_member(old, "integer") ? json_number(old, "integer") : 0) == (double)r->integer &&
+        (!pass || !strcmp(pass, r->pass));
     for (int i = 0; same && i < NUM_KEYS; i++) {
         const char *const text = json_text(old, text_keys[i]);
         same = text && !strcmp(text, now[i]);

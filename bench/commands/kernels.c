@@ -108,7 +108,7 @@ static void say_head(int samples)
 {
     say("medians of %d samples; tiles of %d keys in L1 and L2; element: of the result (rows x keys "
         "or\n  rows x head_dim); %%peak: of the FMA peak of the set's vector unit, in cycles\n"
-        "_lanes: the upper half of the lanes\n"
+        "_lanes: the upper half of the lanes; _units: of queries and keys in whole numbers\n"
         "tile: logits, maxima, exponentials and values of all keys, %%peak of its products; the "
         "last\n  five are of gradients: outer sums over the rows of as many tiles as a call "
         "does, its elements\n  are those of x\n\n",

@@ -78,7 +78,7 @@ static void say_ranks(const bench_result *results, const bench_result *r)
 static void say_storage(const bench_result *results, const bench_result *r)
 {
     (void)results;
-    say("  %-22s %-4s  %-4s %8lld %11.0f %10.3f %9.1f %10.1f", r->name, r->k_dtype, r->v_dtype,
+    say("  %-26s %-4s  %-4s %8lld %11.0f %10.3f %9.1f %10.1f", r->name, r->k_dtype, r->v_dtype,
         (long long)r->kv_token_bytes, GIB / (double)r->kv_token_bytes, r->ms_p50, r->gbytes_per_s,
         r->pct_read_bw);
     say_share(r, 9);
@@ -106,6 +106,11 @@ static void say_append(const bench_result *results, const bench_result *r)
 #define TURN ", on the same tensors (median of pairs)"
 #define PLACE_TITLES                                                                               \
     "  case                                   P50 ms  of the time   MiB of K, V  keys told shared"
+
+#define STORAGE_TITLES                                                                             \
+    "  case                       K     V      bytes  tokens/GiB     P50 ms      GB/s      %read " \
+    "of "                                                                                          \
+    "the time"
 
 static const struct summary {
     /* Which rows it has: all of ranks, a scenario of preset cache, or those of a group. */
@@ -140,8 +145,9 @@ static const struct summary {
     { 0, "storage", SHARES_NOTHING,
       "storage of K and V; bytes of a token of one layer = heads_kv * (head_dim * bytes of K + "
       "head_dim_v * bytes of V)",
-      "  case                   K     V      bytes  tokens/GiB     P50 ms      GB/s      %read of "
-      "the time",
+      STORAGE_TITLES, say_storage, NULL },
+    { 0, "quantised", SHARES_NOTHING,
+      "quantised K and V, exactly and in whole numbers (integer), against f16" TURN, STORAGE_TITLES,
       say_storage, NULL },
 }, cached[] = {
     { 0, "prefill", SHARES_NOTHING, "a chunk of a prompt after keys that are cached", PLACE_TITLES,

@@ -29,7 +29,8 @@ static int count(const char *scenario, const case_keys *keys, int64_t batch, int
         const bench_case *const c = &list.cases[i];
         n += !strcmp(c->scenario, scenario) && c->batch == batch && c->seq_kv == length &&
              c->keys.kind == keys->kind && c->keys.page_size == keys->page_size &&
-             c->keys.k_dtype == keys->k_dtype && c->keys.v_dtype == keys->v_dtype;
+             c->keys.rope == keys->rope && c->keys.k_dtype == keys->k_dtype &&
+             c->keys.v_dtype == keys->v_dtype;
     }
     return n;
 }
@@ -44,15 +45,35 @@ static void check_decodes(void)
                                         { .kind = KEYS_PAGED, .page_size = 1 },
                                         { .kind = KEYS_PAGED, .page_size = 16 },
                                         { .kind = KEYS_PAGED, .page_size = 256 } };
+    static const int types[] = { ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_Q8_0 };
     int once = 0;
     for (int s = 0; s < 3; s++)
         for (int p = 0; p < 6; p++)
-            for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++) {
+            for (int t = 0; t < 4; t++) {
                 case_keys keys = places[p];
-                keys.k_dtype = keys.v_dtype = dtype;
+                keys.k_dtype = keys.v_dtype = types[t];
                 once += count("decode", &keys, sizes[s][0], sizes[s][1]) == 1;
             }
-    expect(once == 3 * 6 * 3, "cache: decoding from 6 places, 3 types, 3 sizes", once);
+    expect(once == 3 * 6 * 4, "cache: decoding from 6 places, 4 types, 3 sizes", once);
+}
+
+/* Every type exactly, and in whole numbers, too, where keys are such; and appended. */
+static void check_types(void)
+{
+    static const int64_t lengths[] = { 4096, 16384, 4608 };
+    int good = 0, appended = 0, whole = 0;
+    for (int dtype = ATTN_F32; dtype <= ATTN_Q4_0; dtype++) {
+        const case_keys keys = { .kind = KEYS_CONTIGUOUS, .k_dtype = dtype, .v_dtype = dtype };
+        for (int i = 0; i < 3; i++)
+            good += count("quantised", &keys, 1, lengths[i]) == 1 + (dtype >= ATTN_Q8_0);
+        appended += count("append", &keys, 1, 1) == 1 && count("append", &keys, 1, 512) == 1 &&
+                    count("append", &keys, 8, 1) == 1;
+    }
+    for (int i = 0; i < list.n; i++)
+        whole += list.cases[i].integer;
+    expect(good == 3 * 8, "cache: 8 types of K and V", good);
+    expect(whole == 3 * 3, "cache: 3 types in whole numbers", whole);
+    expect(appended == 8, "cache: 8 types are appended", appended);
 }
 
 static void check_storages(void)
@@ -75,13 +96,7 @@ static int named_before(int at)
     return 0;
 }
 
-static keys_kind first_place(const bench_case *c)
-{
-    return strcmp(c->scenario, "quantised") == 0 ? KEYS_PLAIN : KEYS_CONTIGUOUS;
-}
-
-/* Groups fit, begin with a contiguous cache where caches take their types, and are of one shape; no name
- * is cut off or twice. */
+/* Groups fit, begin with a contiguous cache and are of one shape; no name is cut off or twice. */
 static void check_groups(int quick)
 {
     int good = 1, length = 0;
@@ -91,7 +106,7 @@ static void check_groups(int quick)
         const int begins = i == 0 || c->group != c[-1].group;
         length = begins ? 1 : length + 1;
         good &= length <= RUN_MAX_GROUP && (c->shares == SHARES_NOTHING) == begins;
-        good &= !begins || c->keys.kind == first_place(c);
+        good &= !begins || c->keys.kind == KEYS_CONTIGUOUS;
         good &= begins || (c->seq_q == c[-1].seq_q && c->seq_kv == c[-1].seq_kv &&
                            c->batch == c[-1].batch && c->scenario == c[-1].scenario);
         good &= strlen(c->name) + 1 < sizeof c->name && !named_before(i);
@@ -132,8 +147,10 @@ static void check_bytes(void)
     } want[] = { { ATTN_F32, ATTN_F32, 6144 },
                  { ATTN_F16, ATTN_F16, 3072 },
                  { ATTN_F32, ATTN_BF16, 5120 },
-                 { ATTN_BF16, ATTN_F32, 4096 } };
-    for (int i = 0; i < 4; i++) {
+                 { ATTN_BF16, ATTN_F32, 4096 },
+                 { ATTN_Q8_0, ATTN_Q4_0, 8 * (4 * 34 + 2 * 18) },
+                 { ATTN_Q5_0, ATTN_E4M3, 8 * (4 * 22 + 64) } };
+    for (int i = 0; i < 6; i++) {
         const double got = bytes_of(want[i].k, want[i].v, 0, KEYS_CONTIGUOUS);
         expect(got == want[i].bytes, "bytes of a token", got);
     }
@@ -211,6 +228,56 @@ static void check_wrong_pages(bench_context *x)
         }
 }
 
+/* ---- types */
+
+/* Two heads of 64 whose keys are appended, or lie in arrays. */
+static bench_case typed_of(keys_kind kind, int dtype, int integer)
+{
+    bench_case c = case_of(kind, kind == KEYS_PAGED ? 4 : 0, 0);
+    c.head_dim = c.head_dim_v = 64;
+    c.keys.k_dtype = c.keys.v_dtype = dtype;
+    c.integer = integer;
+    return c;
+}
+
+/* Each type in arrays, in a cache and in pages is right; one wrong number is refused. */
+static void check_typed(bench_context *x)
+{
+    for (int dtype = ATTN_F32; dtype <= ATTN_Q4_0; dtype++)
+        for (int kind = KEYS_PLAIN; kind <= KEYS_PAGED; kind++)
+            for (int integer = 0; integer <= (dtype >= ATTN_Q8_0); integer++) {
+                const bench_case c = typed_of((keys_kind)kind, dtype, integer);
+                bench_result r;
+                run_case(x, &c, "tiled", &r);
+                expect(!r.skipped[0] && r.samples == 3, r.skipped[0] ? r.skipped : r.k_dtype, kind);
+                expect(r.integer == integer, "scores as the case says", (double)r.integer);
+                faults.spoil = 3;
+                run_case(x, &c, "tiled", &r);
+                faults.spoil = 0;
+                expect(run_was_wrong(&r), "a spoilt row is refused", dtype);
+            }
+}
+
+/* Queries that were not rounded, and a wrong product of whole numbers, are found. */
+static void check_whole_faults(bench_context *x)
+{
+    for (int dtype = ATTN_Q8_0; dtype <= ATTN_Q4_0; dtype++) {
+        const bench_case c = typed_of(KEYS_PLAIN, dtype, 1), exact = typed_of(KEYS_PLAIN, dtype, 0);
+        bench_result r;
+        faults.scores = 1;
+        run_case(x, &c, "tiled", &r);
+        faults.scores = 0;
+        expect(run_was_wrong(&r) && r.err_tolerance > 100, "queries that were not rounded",
+               r.err_tolerance);
+        faults.wrong = "qk_units";
+        run_case(x, &c, "tiled", &r);
+        expect(run_was_wrong(&r), "a wrong product of whole numbers", r.err_tolerance);
+        run_case(x, &exact, "tiled", &r);
+        expect(!r.skipped[0], "which exact scores do not use", r.err_tolerance);
+        faults.wrong = NULL;
+    }
+}
+
 /* ---- appending */
 
 static bench_case append_of(int dtype, keys_rope rope, int64_t page_size, int64_t tokens)
@@ -218,7 +285,9 @@ static bench_case append_of(int dtype, keys_rope rope, int64_t page_size, int64_
     bench_case c = case_of(page_size ? KEYS_PAGED : KEYS_CONTIGUOUS, page_size, 0);
     c.seq_q = c.seq_kv = tokens;
     c.appends = 1;
+    c.head_dim = c.head_dim_v = case_unit(dtype) == 1 ? c.head_dim : 64;
     c.keys.k_dtype = dtype;
+    c.keys.v_dtype = case_unit(dtype) == 1 ? ATTN_BF16 : ATTN_Q4_0;
     c.keys.rope = rope;
     return c;
 }
@@ -226,7 +295,7 @@ static bench_case append_of(int dtype, keys_rope rope, int64_t page_size, int64_
 static void check_appends(bench_context *x)
 {
     for (int rope = KEYS_UNTURNED; rope <= KEYS_ROPE_TABLE; rope++)
-        for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+        for (int dtype = ATTN_F32; dtype <= ATTN_Q4_0; dtype++)
             for (int64_t page = 0; page <= 16; page += 16) {
                 const bench_case c = append_of(dtype, (keys_rope)rope, page, 30);
                 bench_result r;
@@ -333,9 +402,12 @@ void check_caches(bench_context *context)
     check_groups(0);
     check_decodes();
     check_storages();
+    check_types();
     check_bytes();
     check_places(context);
     check_wrong_pages(context);
+    check_typed(context);
+    check_whole_faults(context);
     check_appends(context);
     check_append_faults();
     check_append_paths(context);

@@ -45,6 +45,12 @@ static void wrong_qk(const attn_product *p)
     p->to[p->lanes.begin] = 7;
 }
 
+static void wrong_qk_units(const attn_product *p)
+{
+    origin->qk_units(p);
+    p->to[p->lanes.begin] = 7;
+}
+
 static void wrong_pv(const attn_product *p)
 {
     origin->pv(p);
@@ -70,6 +76,8 @@ static const attn_kernels *plant_wrong(const attn_kernels *right, const char *pr
     planted = *(origin = right);
     if (!strcmp(product, "qk"))
         planted.qk = wrong_qk;
+    else if (!strcmp(product, "qk_units"))
+        planted.qk_units = wrong_qk_units;
     else if (!strcmp(product, "pv"))
         planted.pv = wrong_pv;
     else if (!strcmp(product, "outer"))
@@ -226,13 +234,14 @@ static void plant_ranks(const rings_job *job)
     memmove(first, last, own < other ? own : other);
 }
 
-/* Adds 1 to a number: far beyond any tolerance. */
+/* Adds 1 to a number, the first of its unit: far beyond any tolerance. */
 static void add_one(char *place, int dtype)
 {
-    float x = 0;
-    attn_convert(&x, ATTN_F32, place, dtype, 1);
-    x += 1;
-    attn_convert(place, dtype, &x, ATTN_F32, 1);
+    float x[32];
+    const size_t unit = (size_t)case_unit(dtype);
+    attn_convert(x, ATTN_F32, place, dtype, unit);
+    x[0] += 1;
+    attn_convert(place, dtype, x, ATTN_F32, unit);
 }
 
 /* A row of dq, dk, dv, or a number of dbias or dsinks, counted from 1 as they lie in memory, one
@@ -274,7 +283,7 @@ static void spoil(bench_run *run)
     const int dtype = appends ? run->append.store.cache.k.dtype : run->c->dtype;
     const int64_t dim = appends ? run->c->head_dim : run->c->head_dim_v;
     char *const data = appends ? run->append.store.cache.k.data : run->o;
-    add_one(data + (faults.spoil - 1) * dim * (int64_t)case_bytes(dtype, 1), dtype);
+    add_one(data + (faults.spoil - 1) * (int64_t)case_bytes(dtype, dim), dtype);
 }
 
 /* ---- when */
@@ -308,6 +317,8 @@ int plant_watch(run_stage stage, bench_run *run, bench_result *r)
         plant_kernels(run);
     if (stage == RUN_FILLED)
         plant_pages(&run->keys);
+    if (stage == RUN_DIVIDED && faults.scores)
+        run->p.integer = 0;
     if (stage == RUN_DIVIDED && run->rings.num_ranks && faults.ranks)
         plant_ranks(&run->rings);
     if (stage == RUN_CALLED && faults.slowdown > 0 && !run->path->device &&

@@ -22,10 +22,12 @@ typedef enum keys_fault { KEYS_RIGHT, KEYS_REPEATED, KEYS_SWAPPED } keys_fault;
 
 /* All zero: none. */
 typedef struct plant_faults {
-    const char *wrong; /* a kernel: "qk", "pv", of gradients "outer" and "gradient", too */
-    double slowdown;   /* percent, by products Q K^T that are repeated */
+    const char
+        *wrong; /* a kernel: "qk", "qk_units", "pv", of gradients "outer" and "gradient", too */
+    double slowdown; /* percent, by products Q K^T that are repeated */
     dilated_fault branches;
     keys_fault pages;
+    int scores;    /* computed without p.integer, whatever the case says */
     int ranks;     /* the first rank has the keys of the last one */
     int interrupt; /* a signal after the first call of this run or in this step, from 1 */
     int signal;    /* SIGINT, which is Ctrl-C, or SIGTERM */

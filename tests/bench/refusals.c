@@ -104,6 +104,18 @@ static void qk_lane_lost(const attn_product *p)
     p->to[0] = 7;
 }
 
+static void qk_units_lane_lost(const attn_product *p)
+{
+    right->qk_units(p);
+    p->to[0] = 7;
+}
+
+/* The last unit is left as it was. */
+static void pack_units_short(float *to, const float *const *q, int64_t head_dim)
+{
+    right->pack_units(to, q, head_dim - 32);
+}
+
 static void pv_lane_lost(const attn_product *p)
 {
     right->pv(p);
@@ -164,6 +176,8 @@ static void check_wrong_kernels(void)
     PLANT(narrow_bf16, narrow_down, "narrow_bf16 ");
     PLANT(rescale, idle_rescale, "rescale tile ");
     PLANT(qk, qk_lane_lost, "qk tile ");
+    PLANT(qk_units, qk_units_lane_lost, "pack_units qk_units ");
+    PLANT(pack_units, pack_units_short, "pack_units qk_units ");
     PLANT(pv, pv_lane_lost, "pv tile ");
     PLANT(running_max, silent_max, "running_max tile ");
     PLANT(running_max, always_calm, "running_max ");

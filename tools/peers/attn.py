@@ -3,7 +3,7 @@
 import ctypes
 
 from .peer import Variant, Wrong, must_work
-from .shapes import STORAGE
+from .shapes import array_of
 
 
 def reading(case):
@@ -16,11 +16,12 @@ def reading(case):
     return Variant("reading", must_work(lib.reading_run, handle), None)
 
 
-def forward(case, impl):
+def forward(case, impl, integer=0):
+    """integer: 1 = scores of quantised keys in whole numbers"""
     lib, why = case.machine.lib, ctypes.create_string_buffer(200)
-    out = (STORAGE[case.storage] * case.size)()
-    handle = lib.compare_attn_open(ctypes.byref(case.c_shape), b"impl=" + impl.encode(), case.q,
-                                   case.k, case.v, out, why, len(why))
+    out = array_of(case.query, case.size)
+    handle = lib.compare_attn_open(ctypes.byref(case.c_shape_of(integer)), b"impl=" + impl.encode(),
+                                   case.q, case.k, case.v, out, why, len(why))
     if not handle:
         raise Wrong("attn impl=%s: %s" % (impl, why.value.decode()))
     case.opened.append((lib.compare_attn_close, handle))
@@ -32,7 +33,7 @@ def forward(case, impl):
 def backward(case):
     """The gradients in one array, as output() has them."""
     lib, why = case.machine.lib, ctypes.create_string_buffer(200)
-    outs = [(STORAGE[case.storage] * n)() for n in (case.size, case.kv_size, case.kv_size)]
+    outs = [array_of(case.storage, n) for n in (case.size, case.kv_size, case.kv_size)]
     handle = lib.compare_backward_open(ctypes.byref(case.c_shape), b"impl=tiled", case.q, case.k,
                                        case.v, case.dout, *outs, why, len(why))
     if not handle:

@@ -5,7 +5,7 @@ import ctypes
 from . import attn
 from .library import CShape
 from .peer import Wrong
-from .shapes import ARRAYS, BACKWARD, Shape, floats, number_of, shape_name
+from .shapes import ARRAYS, BACKWARD, QUANTISED, Shape, floats, number_of, shape_name
 from .timing import time_in_turn
 
 # Inputs are standard normal, and outputs are weighted means of them, at most about 4. All
@@ -19,7 +19,7 @@ BREAK_BY = 50  # tolerances: what --break adds to one number
 
 class Case:
     """One shape with one mask and storage, its data, and what attn says of them (flops, kernels)
-    once one of its calls is opened."""
+    once one of its calls is opened. query: the storage of q and o"""
 
     def __init__(self, machine, kind):
         self.machine, self.shape, self.storage = machine, kind.shape, kind.storage
@@ -28,17 +28,22 @@ class Case:
         self.name, self.mask = shape_name(kind.shape), kind.mask
         self.kv_size = kind.shape.heads_kv * kind.shape.seq * kind.shape.dim
         self.size = kind.shape.heads_q * kind.shape.rows * kind.shape.dim
-        self.q = machine.random(self.size, 0, kind.storage)
+        self.quantised = kind.storage in QUANTISED
+        self.query = "f32" if self.quantised else kind.storage
+        self.q = machine.random(self.size, 0, self.query)
         self.k, self.v = (machine.random(self.kv_size, n, kind.storage) for n in (1, 2))
         self.dout = machine.random(self.size, 3, kind.storage) if self.backward else None
         self.result_size = self.size + (2 * self.kv_size if self.backward else 0)
         self.bias = self.visible = None  # [rows][seq] for all heads
         if kind.mask in ARRAYS:
             self.set_pairs(kind.mask, kind.shape.rows * kind.shape.seq)
-        self.c_shape = CShape(*kind.shape, self.causal, number_of(kind.storage),
-                              *(x and ctypes.addressof(x) for x in (self.visible, self.bias)))
+        self.c_shape = self.c_shape_of(0)
         self.f32 = kind.storage == "f32"
         self.opened = []
+
+    def c_shape_of(self, integer):
+        return CShape(*self.shape, self.causal, number_of(self.query), number_of(self.storage),
+                      integer, *(x and ctypes.addressof(x) for x in (self.visible, self.bias)))
 
     def set_pairs(self, mask, n):
         numbers = self.machine.random(n, 4)
@@ -56,7 +61,7 @@ class Case:
 
     def floats_at(self, address):
         """Returns the result as f32."""
-        return self.machine.as_floats(address, self.size, self.storage)
+        return self.machine.as_floats(address, self.size, self.query)
 
     def joined(self, addresses, sizes):
         """Returns the elements in order, as f32."""
@@ -74,7 +79,7 @@ class Case:
 
 def check(case, who, variant, want, broken):
     """Runs the variant once; its largest difference from attn's result."""
-    allowed = TOLERANCE[case.storage] * variant.allowed
+    allowed = TOLERANCE[case.query] * variant.allowed
     variant.run()
     got = variant.output()
     if broken:
@@ -89,15 +94,17 @@ def check(case, who, variant, want, broken):
 
 def offers_of(case, peers):
     """All variants that are to be compared and timed, by peer; not of a peer that has none."""
-    offers = {"naive": [attn.forward(case, "naive")]} if case.mask == "full" else {}
-    offers.update((p.name, p.variants(case)) for p in peers)
+    naive = case.mask == "full" and not case.quantised
+    offers = {"naive": [attn.forward(case, "naive")]} if naive else {}
+    offers.update((p.name, p.variants(case)) for p in peers
+                  if not case.quantised or getattr(p, "QUANTISED", False))
     return {name: variants for name, variants in offers.items() if variants}
 
 
 def allowed_of(case, offers):
     """What a result may differ by, of attn in other variants and of each peer."""
     most = {name: max(v.allowed for v in variants) for name, variants in offers.items()}
-    return {name: TOLERANCE[case.storage] * n for name, n in dict(most, attn=1).items()}
+    return {name: TOLERANCE[case.query] * n for name, n in dict(most, attn=1, integer=1).items()}
 
 
 def shares_of(case, cycles):
@@ -107,11 +114,26 @@ def shares_of(case, cycles):
     return {n: case.machine.share(case.flops, c) for n, c in cycles.items()}
 
 
+def run_attn(case, broken):
+    """attn's variants by name, and the result that peers are compared with: of quantised keys that
+    of rounded queries, as peers round theirs. Both are compared with the textbook path first."""
+    if not case.quantised:
+        variant = attn.backward(case) if case.backward else attn.forward(case, "tiled")
+        variant.run()
+        return {"attn": variant}, variant.output()
+    entrants, want = {}, None
+    for integer, name in enumerate(("attn", "integer")):
+        entrants[name] = attn.forward(case, "tiled", integer)
+        entrants[name].run()
+        want = entrants[name].output()
+        check(case, "naive", attn.forward(case, "naive", integer), want, broken == "naive")
+    return entrants, want
+
+
 def run_case(machine, kind, peers, rounds, broken):
     case = Case(machine, kind)
-    entrants = {"attn": attn.backward(case) if case.backward else attn.forward(case, "tiled")}
-    entrants["attn"].run()
-    want, offers, tries = entrants["attn"].output(), offers_of(case, peers), {}
+    entrants, want = run_attn(case, broken)
+    offers, tries = offers_of(case, peers), {}
     differences = {name: max(check(case, name, v, want, broken == name) for v in variants)
                    for name, variants in offers.items()}
     for name, variants in offers.items():
@@ -128,4 +150,4 @@ def run_case(machine, kind, peers, rounds, broken):
             "variant_cycles": tries, "difference": differences,
             "allowed": allowed_of(case, offers), "share": shares_of(case, cycles),
             "ratio": {n: c / cycles["attn"] for n, c in cycles.items()
-                      if n not in ("attn", "reading")}}
+                      if n not in ("attn", "integer", "reading")}}

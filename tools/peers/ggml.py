@@ -18,7 +18,10 @@ class Ggml:
     name, title, gemm_rule = "ggml", "ggml %s", False
     SOURCE = "sources: in llama-cpp-python's, see docs/benchmarks.md"
     WAYS = [("flash_attn_ext", 1), ("mul_mat, soft_max_ext", 0)]
+    QUANTISED = True
     F16_SUMS = 4  # tolerances: flash attention of a single row sums values of f16 in f16
+    # of quantised keys: the scales of rounded queries are in f16; prefill has more numbers
+    F16_SCALES, F16_SCALES_DECODE = 50, 5
 
     def __init__(self, machine):
         self.machine, self.lib = machine, load_beside(machine.path, "ggml", self.SOURCE)
@@ -35,16 +38,18 @@ class Ggml:
         return must_work(self.lib.peer_ggml_run, handle)
 
     def variants(self, case):
-        """ggml has no gradients of attention, and takes masks as f16 numbers only."""
+        """ggml has no gradients of attention, takes masks as f16 numbers only, and a V in
+        units with flash attention only."""
         if case.backward or case.mask in ARRAYS:
             return []
         return [self.variant(case, way + how, flash, view)
-                for way, flash in self.WAYS for how, view in case.views()]
+                for way, flash in self.WAYS if flash or not case.quantised
+                for how, view in case.views()]
 
     def variant(self, case, name, flash, view):
         """ggml takes queries and gives results as f32 only."""
-        shape = CShape(*view, case.causal, case.c_shape.dtype)
-        q = case.machine.as_floats(case.q, case.size, case.storage)
+        shape = CShape(*view, case.causal, case.c_shape.dtype, case.c_shape.kv_dtype)
+        q = case.machine.as_floats(case.q, case.size, case.query)
         handle = self.lib.peer_ggml_open(ctypes.byref(shape), flash, q, case.k, case.v)
         if not handle:
             raise Wrong("no memory for ggml")
@@ -55,5 +60,10 @@ class Ggml:
             self.lib.peer_ggml_output(handle, out)
             return out
 
-        allowed = self.F16_SUMS if case.storage == "f16" and flash else 1
-        return Variant(name, must_work(self.lib.peer_ggml_run, handle), output, allowed)
+        return Variant(name, must_work(self.lib.peer_ggml_run, handle), output,
+                       self.allowed(case, flash))
+
+    def allowed(self, case, flash):
+        if case.quantised:
+            return self.F16_SCALES_DECODE if case.decode else self.F16_SCALES
+        return self.F16_SUMS if case.storage == "f16" and flash else 1

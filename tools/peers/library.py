@@ -8,7 +8,8 @@ from .shapes import Shape
 
 
 class CShape(ctypes.Structure):
-    _fields_ = [(f, ctypes.c_int) for f in Shape._fields + ("causal", "dtype")] + [
+    _fields_ = [(f, ctypes.c_int) for f in Shape._fields + (
+        "causal", "dtype", "kv_dtype", "integer")] + [
         (f, ctypes.c_void_p) for f in ("visible", "bias")]
 
 

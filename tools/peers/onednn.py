@@ -4,7 +4,7 @@ import ctypes
 
 from .library import FOUR, POINTER, TEXT, CShape, declare, load_beside
 from .peer import GEMM_SIZE, PeerMissing, Variant, Wrong, must_work
-from .shapes import ARRAYS, STORAGE, Shape, floats
+from .shapes import ARRAYS, Shape, array_of, floats
 
 WHY = [TEXT, ctypes.c_size_t]
 FUNCTIONS = (("peer_onednn_open", POINTER, [POINTER] + FOUR + WHY),
@@ -67,7 +67,7 @@ class OneDnn:
         return (x._type_ * (len(x) * group)).from_buffer_copy(wide)
 
     def variant(self, case, how, view, k, v):
-        out = (STORAGE[case.storage] * case.size)()
+        out = array_of(case.storage, case.size)
         shape = CShape(*view, case.causal, case.c_shape.dtype)
         handle = self.opened(self.lib.peer_onednn_open, ctypes.byref(shape), case.q, k, v, out)
         if not handle:

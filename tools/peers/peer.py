@@ -4,7 +4,8 @@
 # A peer is a class with a name, a title for pictures, and gemm_rule: whether a slow matrix product
 # makes it VOID. Its constructor takes a Machine, raises PeerMissing where the peer is not here, and
 # sets version and remarks. gemm() returns a matrix product of GEMM_SIZE, variants() the ways in
-# which the peer computes a Case.
+# which the peer computes a Case. QUANTISED is set where it reads K and V in units, and rounds
+# queries as attn does in whole numbers.
 import collections
 
 GEMM_SIZE = 2048

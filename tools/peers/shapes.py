@@ -13,19 +13,29 @@ PREFILLS = LENGTHS + OTHERS + SHORT
 WITH_ARRAYS = [Shape(8, 8, 1024, 1024, 64), Shape(4, 4, 2048, 2048, 128)]
 GRADIENTS = [s for s in LENGTHS if s.seq in (512, 1024)] + OTHERS
 DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 512, 1024, 4096, 16384)]
-STORAGE = {"f32": ctypes.c_float, "f16": ctypes.c_uint16, "bf16": ctypes.c_uint16}
+WITH_UNITS = Shape(4, 4, 2048, 2048, 128)
+
+# The attn_dtype, the type of a unit, the numbers of a unit
+Storage = collections.namedtuple("Storage", "number unit numbers")
+STORAGE = {"f32": Storage(0, ctypes.c_float, 1), "f16": Storage(1, ctypes.c_uint16, 1),
+           "bf16": Storage(2, ctypes.c_uint16, 1), "q8_0": Storage(5, ctypes.c_ubyte * 34, 32),
+           "q4_0": Storage(7, ctypes.c_ubyte * 18, 32)}
+PLAIN, QUANTISED = ("f32", "f16", "bf16"), ("q8_0", "q4_0")  # of q, k, v, o; of k and v alone
 
 MASKS = ("full", "causal")
 ARRAYS = ("boolean", "bias")  # a byte or a number for each pair of a row and a key
 BACKWARD = ("full backward", "causal backward")
 
-# mask: of MASKS, ARRAYS or BACKWARD, or "decode"; storage: of STORAGE
+# mask: of MASKS, ARRAYS or BACKWARD, or "decode"; storage: of STORAGE, that of K and V
 Kind = collections.namedtuple("Kind", "shape mask storage")
 
 
 def number_of(storage):
-    """The attn_dtype."""
-    return list(STORAGE).index(storage)
+    return STORAGE[storage].number
+
+
+def array_of(storage, n):
+    return (STORAGE[storage].unit * (n // STORAGE[storage].numbers))()
 
 
 def shape_name(s):
@@ -45,7 +55,10 @@ def chosen_cases(only):
     kinds = [Kind(s, mask, "f32") for mask in MASKS for s in PREFILLS]
     kinds += [Kind(s, mask, "f32") for mask in ARRAYS for s in WITH_ARRAYS]
     kinds += [Kind(s, mask, "f32") for mask in BACKWARD for s in GRADIENTS]
-    kinds += [Kind(s, "decode", storage) for storage in STORAGE for s in DECODES]
+    kinds += [Kind(s, "decode", storage) for storage in PLAIN for s in DECODES]
+    for storage in QUANTISED:
+        kinds += [Kind(WITH_UNITS, mask, storage) for mask in MASKS]
+        kinds += [Kind(s, "decode", storage) for s in DECODES if s.seq >= 4096]
     found = [k for k in kinds if not only or any(text in kind_name(k) for text in only)]
     if not found:
         sys.exit("compare_peers: no case's name contains '%s'" % "' or '".join(only))

@@ -3,12 +3,16 @@
 import csv
 
 from .peer import GEMM_SIZE
-from .shapes import ARRAYS, BACKWARD, MASKS
+from .shapes import ARRAYS, BACKWARD, MASKS, PLAIN, QUANTISED
 
 LEGEND = ("A cell of attn: time of a call, share of the FMA peak. A peer's cell: share of the peak "
           "/ its time over attn's (its fastest variant); slower: attn is the slower one.")
 DECODE_LEGEND = ("Decoding. Shares are of the rate at which a plain loop reads K and V, timed in "
                  "turn with the others; else as above.")
+QUANTISED_LEGEND = ("K and V in units of 32 numbers, q and o in f32. attn: exactly, and with scores "
+                    "in whole numbers (p.integer). A peer's cell: its time, and that over "
+                    "attn's exactly / in whole numbers. Peers round their queries: they are compared with the "
+                    "second.")
 CSV_HEAD = ("preset case impl path variant dtype mask pass batch heads_q heads_kv seq_q seq_kv "
             "head_dim threads samples ms_p50 difference allowed cpu revision date").split()
 
@@ -28,7 +32,7 @@ def cell_of_attn(result):
 def main_table(results, names, masks):
     rows = [["shape", "mask", "attn"] + names]
     for r in results:
-        if r["mask"] in masks:
+        if r["mask"] in masks and r["storage"] in PLAIN:
             rows.append([r["shape"], r["mask"], cell_of_attn(r)]
                         + [cell(r, n) for n in names])
     return rows if len(rows) > 1 else []
@@ -37,9 +41,23 @@ def main_table(results, names, masks):
 def decode_table(results, names):
     rows = [["one row against", "storage", "attn"] + names]
     for r in results:
-        if r["mask"] == "decode":
+        if r["mask"] == "decode" and r["storage"] in PLAIN:
             rows.append([r["shape"], r["storage"], cell_of_attn(r)]
                         + [cell(r, n) for n in names])
+    return rows if len(rows) > 1 else []
+
+
+def quantised_table(results, names):
+    units = [r for r in results if r["storage"] in QUANTISED]
+    names = [n for n in names if any(n in r["ratio"] for r in units)]
+    rows = [["shape", "mask", "K and V", "attn, ms", "whole numbers, ms"] + names]
+    for r in units:
+        whole = r["cycles"]["integer"]
+        rows.append([r["shape"], r["mask"], r["storage"]]
+                    + ["%.3g" % r["ms"][n] for n in ("attn", "integer")]
+                    + ["%.3g ms, %.2f / %.2f (%s)" % (r["ms"][n], r["ratio"][n],
+                                                      r["cycles"][n] / whole, r["variant"][n])
+                       if n in r["ratio"] else "-" for n in names])
     return rows if len(rows) > 1 else []
 
 
@@ -47,7 +65,7 @@ def naive_table(results, names):
     """Empty where OpenBLAS or the full mask is not among the cases."""
     rows = [["shape", "naive", "openblas", "naive's speed / openblas's"]]
     for r in results:
-        if r["mask"] == "full" and "openblas" in names:
+        if r["mask"] == "full" and r["storage"] in PLAIN and "openblas" in names:
             rows.append([r["shape"]] + ["%.1f %%" % (100 * r["share"][n])
                                         for n in ("naive", "openblas")]
                         + ["%.2f" % (r["cycles"]["openblas"] / r["cycles"]["naive"])])
@@ -90,7 +108,8 @@ def tables_of(results, names):
                "are those of five products for each visible pair. " + LEGEND,
                main_table(results, names, BACKWARD)),
               ("The textbook path against unfused OpenBLAS.", naive_table(results, names)),
-              (DECODE_LEGEND, decode_table(results, names))]
+              (DECODE_LEGEND, decode_table(results, names)),
+              (QUANTISED_LEGEND, quantised_table(results, names))]
     return [(legend, rows) for legend, rows in tables if rows]
 
 
@@ -126,7 +145,8 @@ def write_csv(path, record, results, titles):
 
 def titles_of(peers):
     """How attn and each peer are called in a picture; of a version only the release."""
-    return dict({"attn": "attn"}, **{p.name: p.title % p.version.split("+")[0] for p in peers})
+    return dict({"attn": "attn", "integer": "attn, whole numbers"},
+                **{p.name: p.title % p.version.split("+")[0] for p in peers})
 
 
 def print_report(record, results, names):

@@ -11,7 +11,7 @@ import time
 
 from .library import load_library
 from .peer import GEMM_SIZE, Wrong
-from .shapes import STORAGE, floats, number_of
+from .shapes import array_of, floats, number_of
 
 GEMM_ROUNDS = 7
 TRIES = 3  # runs of each variant before one is chosen
@@ -58,7 +58,7 @@ class Machine:
 
     def random(self, n, which, storage="f32"):
         """Returns n standard normal numbers, those of bench/cases/data.c."""
-        data = (STORAGE[storage] * n)()
+        data = array_of(storage, n)
         self.lib.data_fill(data, number_of(storage), n, which, 1, 1)
         return data
 
