@@ -103,7 +103,7 @@ double oracle_storage_error(int dtype, double value)
 {
     static const struct {
         int digits, lowest; /* of the significand; exponent of the smallest subnormal */
-    } formats[] = { { 24, -149 }, { 11, -24 }, { 8, -133 } };
+    } formats[] = { { 24, -149 }, { 11, -24 }, { 8, -133 }, { 4, -9 }, { 3, -16 } };
     int exponent = 0;
     double ulp;
     if (!(fabs(value) < INFINITY))

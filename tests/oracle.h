@@ -94,7 +94,7 @@ ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t 
 /* One element of a storage type. */
 double oracle_load(int dtype, const void *data, ptrdiff_t index);
 
-/* What rounding value to a storage type may add: half an ulp; for f32 half an ulp, too. */
+/* What rounding value to a float type may add: half an ulp; for f32 half an ulp, too. */
 double oracle_storage_error(int dtype, double value);
 
 #endif
