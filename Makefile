@@ -314,9 +314,10 @@ examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 
 single: $(BUILD)/attn_single.c ## build/attn_single.c: the library and all kernels in one file
 
-conformance: $(BUILD)/test ## conformance cases of other projects, from CASES="DIR..."
+conformance: $(BUILD)/test ## conformance cases of other projects, from CASES="DIR..." (STORAGE=TYPE)
 	@for dir in $(or $(CASES),none); do \
-	  if [ -d "$$dir" ]; then $(RUN) $(BUILD)/test --cases "$$dir" || exit 1; \
+	  if [ -d "$$dir" ]; then \
+	    $(RUN) $(BUILD)/test $(STORAGE:%=--storage %) --cases "$$dir" || exit 1; \
 	  else echo "conformance skipped: no folder '$$dir'; CASES=DIR names folders of cases in" \
 	    "the format of tests/cases/README.md, e.g. made from the ONNX backend tests"; fi; \
 	done

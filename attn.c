@@ -2663,6 +2663,7 @@ enum {
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     /* Outputs that only a call with all keys can give. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
+    NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -2678,18 +2679,18 @@ static const call_field call_fields[] = {
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
-    { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+    { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
+    { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
-    { VALUE(k_centered, F_INT, BY_PART | BY_FINISH, ANY) },
+    { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
 
     /* ---- tensors */
     { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
     { ANY_DTYPE(k.dtype, BY_ALL | BY_RANKS) },
-    { NOT_PLAIN(k.dtype, BY_PART | BY_FINISH) },
+    { NOT_PLAIN(k.dtype, NO_GRADIENTS) },
     { ANY_DTYPE(v.dtype, BY_ALL | BY_RANKS) },
-    { NOT_PLAIN(v.dtype, BY_PART | BY_FINISH) },
+    { NOT_PLAIN(v.dtype, NO_GRADIENTS) },
     { DTYPE(o.dtype, BY_ALL) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
@@ -14003,19 +14004,24 @@ typedef struct resume_layout {
 
 static int64_t tile_bytes(const attn_params *p, int64_t keys)
 {
-    const int64_t k = times(p->head_dim, (int64_t)bytes_of(p->k.dtype));
-    const int64_t v = times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype));
-    return times(times(p->num_heads_kv, keys), plus(k, v));
+    const int64_t row = plus(room_of(p->k.dtype, p->head_dim), room_of(p->v.dtype, p->head_dim_v));
+    return times(times(p->num_heads_kv, keys), row);
+}
+
+static int64_t place_tile_rows(int64_t *at, int64_t rows, int dtype, int64_t dim)
+{
+    return place(at, times(rows, room_of(dtype, dim)), 1);
 }
 
 /* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
-    int64_t at = 0;
+    int64_t at = 0, rows;
     lay->tile_keys = tile_keys ? tile_keys : MOST_TILE_KEYS;
     while (!tile_keys && lay->tile_keys > ATTN_BLOCK &&
            tile_bytes(p, lay->tile_keys) > USUAL_TILE_BYTES)
         lay->tile_keys /= 2;
+    rows = times(p->num_heads_kv, lay->tile_keys);
     lay->entry_rows = times(p->num_heads_q, rows_held(p));
     lay->rows = times(p->batch, lay->entry_rows);
     lay->slots = tree_states(p->seq_len_kv, 1); /* Keys begin inside a chunk. */
@@ -14025,10 +14031,8 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
     lay->o = place(&at, times(lay->rows, p->head_dim_v), sizeof(float));
     lay->pending = place(&at, times(times(lay->slots, lay->entry_rows), plus(p->head_dim_v, 2)),
                          sizeof(float));
-    lay->k = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim),
-                   bytes_of(p->k.dtype));
-    lay->v = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim_v),
-                   bytes_of(p->v.dtype));
+    lay->k = place_tile_rows(&at, rows, p->k.dtype, p->head_dim);
+    lay->v = place_tile_rows(&at, rows, p->v.dtype, p->head_dim_v);
     lay->workspace = at;
 }
 
@@ -14274,11 +14278,10 @@ static int fetch_tile(attn_resumable *r)
     want.first = r->tile.part.key_begin;
     want.count = r->tile.part.key_count;
     for (head = 0; head < r->kv_heads; head++) {
-        const size_t k = (size_t)(head * r->tile_keys * r->head_dim) * bytes_of(r->p.k.dtype);
-        const size_t v = (size_t)(head * r->tile_keys * r->head_dim_v) * bytes_of(r->p.v.dtype);
+        const int64_t row = head * r->tile_keys;
         want.kv_head = head;
-        want.k = r->k + k;
-        want.v = r->v + v;
+        want.k = r->k + bytes_between(r->p.k.dtype, row * r->head_dim);
+        want.v = r->v + bytes_between(r->p.v.dtype, row * r->head_dim_v);
         if (r->fetch(r->user, &want))
             return 0;
     }
@@ -15265,7 +15268,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
 {
     attn_tensor view = *t;
     const int64_t at = ROW_AT(*t, &w->s, head, row);
-    view.data = t->data ? (const char *)t->data + at * (int64_t)bytes_of(t->dtype) : NULL;
+    view.data = t->data ? (const char *)t->data + bytes_between(t->dtype, at) : NULL;
     view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
     view.stride_head = given_stride(t->stride_head, w->step);
     view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
@@ -15498,6 +15501,7 @@ static void finish_states(dilated_slot *w)
     p->stats = output_from(w, &w->asked->stats, head);
     p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
     p->softmax1 = w->asked->softmax1;
+    p->rotated = w->asked->rotated;
     p->kernels = w->asked->kernels;
     if (attn_state_finish(p, &w->sums))
         w->status = ATTN_ERR_ARG;
@@ -15550,9 +15554,9 @@ static const int32_t *index_in_call(const dilated_slot *w)
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
-    const int64_t bytes = (int64_t)bytes_of(t->dtype);
-    const int64_t at = ROW_AT(*t, &w->s, head, from);
-    memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
+    const int64_t bytes = room_of(t->dtype, dim), at = ROW_AT(*t, &w->s, head, from);
+    memcpy(copies + row * bytes, (const char *)t->data + bytes_between(t->dtype, at),
+           (size_t)bytes);
 }
 
 /* packed_copies describes the copies as the call now has them, packed. */
@@ -16629,7 +16633,7 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
                          " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
-    return ATTN_OK;
+    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
 /* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
@@ -16732,8 +16736,8 @@ static ring_shape shape_of(const attn_params *p)
     s.dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
     s.entries_q = times(p->batch, p->num_heads_q);
     s.entries_kv = times(p->batch, heads_kv);
-    s.k_bytes = times(times(s.entries_kv, s.dim), (int64_t)bytes_of(p->k.dtype));
-    s.v_bytes = times(times(s.entries_kv, s.dim_v), (int64_t)bytes_of(p->v.dtype));
+    s.k_bytes = times(s.entries_kv, room_of(p->k.dtype, s.dim));
+    s.v_bytes = times(s.entries_kv, room_of(p->v.dtype, s.dim_v));
     return s;
 }
 
@@ -17134,8 +17138,7 @@ static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64
 static const void *input_at(const attn_tensor *t, int64_t at)
 {
     const ptrdiff_t step = stride_or(t->stride_seq, 0);
-    return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
-                   : NULL;
+    return t->data ? (const char *)t->data + bytes_between(t->dtype, at * step) : NULL;
 }
 
 static void *output_at(const attn_output *t, int64_t at)
@@ -17198,8 +17201,8 @@ static void set_part_keys(ring_call *c, const ring_shard *shard, int64_t at, int
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = end - begin;
-    p->k.data = shard->data + at * s->dim * (int64_t)bytes_of(p->k.dtype);
-    p->v.data = shard->data + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    p->k.data = shard->data + bytes_between(p->k.dtype, at * s->dim);
+    p->v.data = shard->data + values_at(s, length) + bytes_between(p->v.dtype, at * s->dim_v);
     set_key_strides(&p->k, heads, length, s->dim);
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
@@ -17213,7 +17216,7 @@ static void set_all_keys(ring_call *c)
 /* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
-    const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
+    const int64_t bytes = room_of(t->dtype, dim), length = c->pl.length;
     const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
     const ptrdiff_t batch_step = stride_or(t->stride_batch, 0);
     const ptrdiff_t head_step = stride_or(t->stride_head, 0);
@@ -17223,8 +17226,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
             for (x = 0; x < length; x++, to += bytes)
                 memcpy(to,
                        (const char *)input_at(t, x) +
-                           (ptrdiff_t)bytes_of(t->dtype) *
-                               ((ptrdiff_t)b * batch_step + (ptrdiff_t)h * head_step),
+                           bytes_between(t->dtype, b * batch_step + h * head_step),
                        (size_t)bytes);
 }
 
@@ -17403,10 +17405,10 @@ static void gather_shard(ring_call *c, const ring_shard *shard)
     char *to = c->base + c->pl.gathered;
     ring_walk keys = { 0 };
     while (next_range(&c->pl.cuts, shard->source, &keys)) {
-        scatter_range(to, shard->data, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype),
-                      whole, length, &keys);
+        scatter_range(to, shard->data, s->entries_kv, room_of(c->p.k.dtype, s->dim), whole, length,
+                      &keys);
         scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
-                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, &keys);
+                      room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
     }
 }
 

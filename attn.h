@@ -275,8 +275,8 @@ typedef enum attn_dtype {
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
-    /* Only K and V may have these, in attn_forward and in caches; attn_convert converts them. All
-     * other functions, and devices, refuse them. */
+    /* Only K and V may have these, in forward calls of every level and in caches; attn_convert converts
+     * them. Gradients and devices refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
@@ -602,16 +602,16 @@ typedef struct attn_params {
     /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
      * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
      * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
-     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Only attn_forward,
-     * parts included, and attn_state_finish take it. 0 means off. */
+     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients and
+     * devices refuse it. 0 means off. */
     int integer;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
-     * O are rotated back. Only attn_forward, parts included, and attn_state_finish take it; states are
-     * not rotated back before that. 0 means neither. */
+     * O are rotated back. States are rotated back by attn_state_finish. Gradients and devices refuse it.
+     * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
      * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
-     * score callback, sinks, softmax1 and logits. The functions that take `rotated` take it. */
+     * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
     int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
@@ -1499,8 +1499,8 @@ struct attn_gradient_call {
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
  *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count, which are f32, f16 or bf16; data
- *   and strides are not used. shared_keys and backend change nothing.
+ *   the whole call. Of k and v only the storage types count, which may be any; data and strides
+ *   are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
  *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
@@ -1514,7 +1514,8 @@ struct attn_gradient_call {
 typedef struct attn_fetch {
     int64_t batch, kv_head;
     int64_t first, count;
-    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row */
+    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row, in units of 32
+              * where the type has them */
     void *v; /* to fill with count * head_dim_v elements of p.v.dtype, row after row */
 } attn_fetch;
 
@@ -1710,10 +1711,11 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
- * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors of f32,
- *   f16 or bf16 with any strides, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
- *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
- *   other field is refused with a sentence.
+ * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
+ *   strides and of any type that attn_forward takes, integer, rotated, o, lse, stats, q_len, kv_len,
+ *   cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
+ *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
+ *   bf16, and neither integer nor rotated.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -1859,6 +1861,9 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
  *   gradients, dq (f32), and the gradients of a part.
+ * Storage. K and V may have any type that attn_forward takes, and travel in it, so that q8_0 sends a
+ *   quarter of the bytes of f32; p.integer and p.rotated are taken, too. Gradients take f32, f16 and
+ *   bf16, and neither of the two.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the

@@ -7,7 +7,8 @@
  *
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
  * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
- * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so.
+ * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so. With --cases it may also be
+ * e4m3, e5m2, q8_0, q5_0 or q4_0: each case runs again with K and V in that type.
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once,
  * and those that take minutes on some devices only where they are named: TEST_GROUP says which.
  * With --share I/N only each Nth of these runs, from the Ith on: N processes do all of it.
@@ -306,6 +307,15 @@ static void choose_case(char *value)
     }
 }
 
+/* ATTN_F32: no other type has this name. */
+static int storage_named(const char *name)
+{
+    for (int dtype = ATTN_F16; dtype <= ATTN_Q4_0; dtype++)
+        if (strcmp(dtype_name(dtype), name) == 0)
+            return dtype;
+    return ATTN_F32;
+}
+
 static int set_value(const char *option, char *value)
 {
     if (strcmp(option, "--seed") == 0)
@@ -320,10 +330,8 @@ static int set_value(const char *option, char *value)
         T.impl = ATTN_IMPL_NAIVE;
     else if (strcmp(option, "--impl") == 0 && strncmp(value, "opencl", 6) == 0)
         T.device = value;
-    else if (strcmp(option, "--storage") == 0 && strcmp(value, "f16") == 0)
-        T.storage = ATTN_F16;
-    else if (strcmp(option, "--storage") == 0 && strcmp(value, "bf16") == 0)
-        T.storage = ATTN_BF16;
+    else if (strcmp(option, "--storage") == 0 && storage_named(value) != ATTN_F32)
+        T.storage = storage_named(value);
     else if (strcmp(option, "--share") != 0 ||
              sscanf(value, "%d/%d", &run.share, &run.shares) != 2 || run.share < 1 ||
              run.share > run.shares)
@@ -414,7 +422,7 @@ static void run_folders(const command_line *line)
         snprintf(group, sizeof group, "--cases %s", line->folders[i]);
         run.group = group;
         run.case_number = -1;
-        if (run_cases(line->folders[i]) != 0)
+        if (run_cases(line->folders[i], 1) != 0)
             CHECK(0, "cannot run the cases of %s", line->folders[i]);
         test_release();
     }
@@ -434,6 +442,8 @@ int main(int argc, char **argv)
     }
     if (T.verbose) /* the case at work is seen also when the process is killed */
         setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    if (T.storage > ATTN_BF16 && line.folder_count == 0)
+        return refuse("without --cases there is no --storage", dtype_name(T.storage));
     print_first_line();
     catch_crashes();
     if (T.device != NULL && !device_open(T.device))

@@ -115,6 +115,7 @@ enum {
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     /* Outputs that only a call with all keys can give. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
+    NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
 
@@ -130,18 +131,18 @@ static const call_field call_fields[] = {
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(integer, F_INT, BY_PART | BY_FINISH, ANY) },
-    { VALUE(rotated, F_INT, BY_PART | BY_FINISH, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
+    { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
+    { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
-    { VALUE(k_centered, F_INT, BY_PART | BY_FINISH, ANY) },
+    { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
 
     /* ---- tensors */
     { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
     { ANY_DTYPE(k.dtype, BY_ALL | BY_RANKS) },
-    { NOT_PLAIN(k.dtype, BY_PART | BY_FINISH) },
+    { NOT_PLAIN(k.dtype, NO_GRADIENTS) },
     { ANY_DTYPE(v.dtype, BY_ALL | BY_RANKS) },
-    { NOT_PLAIN(v.dtype, BY_PART | BY_FINISH) },
+    { NOT_PLAIN(v.dtype, NO_GRADIENTS) },
     { DTYPE(o.dtype, BY_ALL) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },

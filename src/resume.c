@@ -21,19 +21,24 @@ typedef struct resume_layout {
 
 static int64_t tile_bytes(const attn_params *p, int64_t keys)
 {
-    const int64_t k = times(p->head_dim, (int64_t)bytes_of(p->k.dtype));
-    const int64_t v = times(p->head_dim_v, (int64_t)bytes_of(p->v.dtype));
-    return times(times(p->num_heads_kv, keys), plus(k, v));
+    const int64_t row = plus(room_of(p->k.dtype, p->head_dim), room_of(p->v.dtype, p->head_dim_v));
+    return times(times(p->num_heads_kv, keys), row);
+}
+
+static int64_t place_tile_rows(int64_t *at, int64_t rows, int dtype, int64_t dim)
+{
+    return place(at, times(rows, room_of(dtype, dim)), 1);
 }
 
 /* lay_out needs *p resolved. */
 static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
 {
-    int64_t at = 0;
+    int64_t at = 0, rows;
     lay->tile_keys = tile_keys ? tile_keys : MOST_TILE_KEYS;
     while (!tile_keys && lay->tile_keys > ATTN_BLOCK &&
            tile_bytes(p, lay->tile_keys) > USUAL_TILE_BYTES)
         lay->tile_keys /= 2;
+    rows = times(p->num_heads_kv, lay->tile_keys);
     lay->entry_rows = times(p->num_heads_q, rows_held(p));
     lay->rows = times(p->batch, lay->entry_rows);
     lay->slots = tree_states(p->seq_len_kv, 1); /* Keys begin inside a chunk. */
@@ -43,10 +48,8 @@ static void lay_out(const attn_params *p, int64_t tile_keys, resume_layout *lay)
     lay->o = place(&at, times(lay->rows, p->head_dim_v), sizeof(float));
     lay->pending = place(&at, times(times(lay->slots, lay->entry_rows), plus(p->head_dim_v, 2)),
                          sizeof(float));
-    lay->k = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim),
-                   bytes_of(p->k.dtype));
-    lay->v = place(&at, times(times(p->num_heads_kv, lay->tile_keys), p->head_dim_v),
-                   bytes_of(p->v.dtype));
+    lay->k = place_tile_rows(&at, rows, p->k.dtype, p->head_dim);
+    lay->v = place_tile_rows(&at, rows, p->v.dtype, p->head_dim_v);
     lay->workspace = at;
 }
 
@@ -292,11 +295,10 @@ static int fetch_tile(attn_resumable *r)
     want.first = r->tile.part.key_begin;
     want.count = r->tile.part.key_count;
     for (head = 0; head < r->kv_heads; head++) {
-        const size_t k = (size_t)(head * r->tile_keys * r->head_dim) * bytes_of(r->p.k.dtype);
-        const size_t v = (size_t)(head * r->tile_keys * r->head_dim_v) * bytes_of(r->p.v.dtype);
+        const int64_t row = head * r->tile_keys;
         want.kv_head = head;
-        want.k = r->k + k;
-        want.v = r->v + v;
+        want.k = r->k + bytes_between(r->p.k.dtype, row * r->head_dim);
+        want.v = r->v + bytes_between(r->p.v.dtype, row * r->head_dim_v);
         if (r->fetch(r->user, &want))
             return 0;
     }

@@ -22,8 +22,8 @@ static int open_cache(test_case *c, const case_call *a, int64_t page_size, attn_
     cache->head_dim_v = a->p.head_dim_v;
     cache->capacity = a->keys > 0 ? a->keys : 1;
     cache->page_size = page_size;
-    cache->k.dtype = case_view_input(&a->k).dtype;
-    cache->v.dtype = case_view_input(&a->v).dtype;
+    cache->k.dtype = a->storage != ATTN_F32 ? a->storage : case_view_input(&a->k).dtype;
+    cache->v.dtype = a->storage != ATTN_F32 ? a->storage : case_view_input(&a->v).dtype;
     if (!case_status(c, attn_cache_size(cache, &need, why, sizeof why), why))
         return 0;
     return case_status(c, attn_cache_init(cache, test_alloc(need), need, why, sizeof why), why);

@@ -5,6 +5,7 @@
  *     tests/case_file.c      a folder of the format of tests/cases/README.md as a test_case
  *     tests/case_call.c      its tensors as one call of the library, and results compared
  *     tests/case_cache.c     keys that such a call reads from a cache
+ *     tests/case_storage.c   the call again with K and V in another storage type
  *     tests/operators.c      operators as calls: attention of ONNX
  *     tests/operators_grad.c   the textbook's attention and its gradients
  *     tests/operators_cache.c  rotary embedding and caches alone
@@ -53,11 +54,14 @@ typedef struct test_case {
     case_attribute attributes[CASE_ATTRIBUTES];
     case_tensor inputs[CASE_TENSORS], outputs[CASE_TENSORS];
     int attribute_count, input_count, output_count;
-    int cached;          /* 1: its keys went through a cache */
-    const char *doing;   /* begins the reason of a failure; NULL = nothing to say */
-    char why[CASE_WHY];  /* what failed */
-    char note[CASE_WHY]; /* what the reader should know beside the verdict */
-    double worst;        /* error in units of its tolerance */
+    int cached;              /* 1: its keys went through a cache */
+    int stored;              /* calls that ran again in T.storage */
+    double worst_stored;     /* their error in units of its bound */
+    char left_out[CASE_WHY]; /* why a call did not run in T.storage */
+    const char *doing;       /* begins the reason of a failure; NULL = nothing to say */
+    char why[CASE_WHY];      /* what failed */
+    char note[CASE_WHY];     /* what the reader should know beside the verdict */
+    double worst;            /* error in units of its tolerance */
 } test_case;
 
 /* ---- tests/case_file.c */
@@ -105,6 +109,7 @@ typedef struct case_call {
     const int32_t *limit;              /* [batch] keys that may be seen; NULL = all */
     const attn_rope *rope;             /* of the new keys; NULL = as they are */
     const int64_t *positions;          /* of the new keys, for rope; NULL = their numbers */
+    int storage;                       /* attn_dtype of the cache; ATTN_F32 = that of k and v */
     int64_t keys;                      /* in all: past and new */
     int64_t mask_keys;                 /* columns that the mask has; -1 = no limit */
     int stage;                         /* attn_logits_stage of `logits` */
@@ -125,6 +130,11 @@ typedef struct case_results {
 /* Rank 4: [batch, head, seq, dim]; rank 3: [batch, seq, head * dim]. */
 int case_view_of(test_case *c, const case_tensor *t, int64_t heads, case_view *v);
 attn_tensor case_view_input(const case_view *v);
+/* Element i of a view, and of numbers of a type. */
+float case_view_at(const case_view *v, int64_t i);
+double case_element(int type, const void *data, int64_t i);
+/* What an element of `want` may be off that is stored as w. */
+double case_tolerance(const test_case *c, const case_tensor *want, double w);
 /* The tensors of these names, both or neither, rank 4, as a->past_k and a->past_v. */
 int case_set_past(test_case *c, case_call *a, const char *past_k, const char *past_v);
 /* Sizes and tensors of the views. */
@@ -138,7 +148,8 @@ int case_set_mask(test_case *c, case_call *a, const case_tensor *m);
 /* The numbers of a tensor as f32, which the library wants for tables. */
 const float *case_floats(test_case *c, const case_tensor *t);
 int case_has_shape(test_case *c, const case_tensor *t, int rank, const int64_t *dim);
-/* Runs the call; if a->cached, in a contiguous cache and in a paged one, which must agree. */
+/* Runs the call; if a->cached, in a contiguous cache and in a paged one, which must agree; and again with
+ * K and V in T.storage. */
 int case_compute(test_case *c, const case_call *a, case_results *r);
 int case_compare_results(test_case *c, const case_call *a, const case_results *r);
 /* All of `want`, against numbers of `type`, packed in the same way. */
@@ -161,6 +172,12 @@ int case_fill_cache(test_case *c, const case_call *a, int64_t page_size, attn_ca
 int case_read_cache(test_case *c, const case_call *a, const attn_cache *cache, case_results *r);
 /* A sentence of the library as the reason of a failure. */
 int case_status(test_case *c, attn_status status, const char *why);
+
+/* ---- tests/case_storage.c */
+
+/* Runs the call with K and V in T.storage, in arrays and in caches, and checks it: docs/numerics.md says
+ * how. A call that the type cannot hold is left out. */
+int case_check_stored(test_case *c, const case_call *a);
 
 /* ---- tests/operators.c */
 

@@ -37,13 +37,19 @@ static int slot_taken(const int *list, int count, int f)
     return 0;
 }
 
-static int pick_features(int *list, int most, int mean)
+/* Stored: K and V get another type, so that tensors are of f32, and heads of whole units. */
+static int fits_stored(const feature *f)
+{
+    return strcmp(f->slot, "storage") != 0 && strcmp(f->name, "odd_dims") != 0;
+}
+
+static int pick_features(int *list, int most, int mean, int stored)
 {
     int count = 0;
     for (int n = 0; n < most; n++) {
         const int f = feature_find(usable[rng_int(0, (int)(sizeof usable / sizeof *usable) - 1)]);
         const char *name = features[f].name;
-        if (mean && strcmp(name, "sinks") == 0)
+        if ((mean && strcmp(name, "sinks") == 0) || (stored && !fits_stored(&features[f])))
             continue;
         if (!slot_taken(list, count, f))
             list[count++] = f;
@@ -103,7 +109,7 @@ void dilated_branches(dilated_case *c)
         random_branch(&c->branches[n], c->t.p.seq_len_kv, c->t.p.num_heads_q);
 }
 
-void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
+static void make_case(dilated_case *c, int most_features, int64_t most_positions, int stored)
 {
     int list[16], count;
     test_shape s;
@@ -121,7 +127,9 @@ void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
     s.factor_q = rng_chance(30) ? 4 : 1;
     s.no_lse = c->d.merge == ATTN_DILATED_MEAN || rng_chance(10);
     s.stats = c->d.merge == ATTN_DILATED_MEAN ? STATS_NEVER : STATS_OFTEN;
-    count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN);
+    if (stored)
+        s = whole_units(s);
+    count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN, stored);
     if (rng_chance(20)) {
         s.varlen = 1;
         s.batch = rng_int(1, 3);
@@ -136,6 +144,11 @@ void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
         cut_rows(&c->t.p);
     c->t.p.softmax1 = c->d.merge == ATTN_DILATED_LSE && c->t.p.sinks == NULL && rng_chance(10);
     dilated_branches(c);
+}
+
+void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
+{
+    make_case(c, most_features, most_positions, 0);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -478,6 +491,55 @@ static void run_whole(void)
     }
 }
 
+/* The call that writes to `out`, with the keys and values of another. */
+static attn_params stored_like(const attn_params *p, const attn_params *out)
+{
+    attn_params with = *p;
+    with.o = out->o;
+    with.lse = out->lse;
+    with.stats = out->stats;
+    return with;
+}
+
+/* K and V in types that only they have: the bits of their values in f32. Scores in whole numbers: those of
+ * the definitions, and for one branch of all positions the bits of attn_forward. */
+static void compare_stored(int round)
+{
+    dilated_case c, other;
+    make_case(&c, 6, 120, 1);
+    random_way(&c);
+    if (round % 3 == 1) {
+        c.d.merge = ATTN_DILATED_LSE;
+        c.d.num_branches = 1;
+        memset(&c.branches[0], 0, sizeof c.branches[0]);
+    }
+    if (round % 3 == 2)
+        gather(&c);
+    other = c, other.d.branches = other.branches;
+    twin(&c.t, &other.t);
+    quantise_for_levels(&c.t);
+    other.t.p.rotated = c.t.p.rotated;
+    if (round % 3 == 1)
+        other.t.p = stored_like(&c.t.p, &other.t.p);
+    else if (c.t.p.integer)
+        c.t.p.rotated = 0; /* which the oracle does not know */
+    if (!run_case(&c))
+        return;
+    if (round % 3 != 1 && c.t.p.integer)
+        check_definitions(&c);
+    else if (round % 3 == 1 ? problem_run(&other.t) : run_case(&other))
+        CHECK(problem_same_bits(&c.t, &other.t), "other bits");
+}
+
+static void run_stored(void)
+{
+    if (T.impl == ATTN_IMPL_NAIVE || T.storage != ATTN_F32)
+        return;
+    for (int n = 0; n < LAWS; n++)
+        if (begin_case("K and V in other types, %d", n))
+            compare_stored(n);
+}
+
 /* ---- the order of docs/canon.md: root states of the branches, merged in list order ----------- */
 
 /* The states of one branch, segment by segment on copies, go where the rows of the sequence are. */
@@ -669,6 +731,7 @@ TEST_GROUP(dilated, RUN_ONCE, "dilated attention and its gradients against two d
     run_chunks();
     run_threads();
     run_small();
+    run_stored();
     dilated_gradients();
     dilated_errors();
 }

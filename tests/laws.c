@@ -73,6 +73,14 @@ void make_background(test_problem *t, const char *first, int with_others, const 
     features_make(t, shape_random(), list, count);
 }
 
+void make_stored(test_problem *t, const char *const *banned)
+{
+    int list[MAX_BACKGROUND];
+    const int count = pick_background(list, NULL, 1, banned);
+    features_make(t, whole_units(shape_random()), list, count);
+    quantise_for_levels(t);
+}
+
 /* Runs both and compares; b must have an output of its own. */
 static void same(test_problem *a, test_problem *b, const char *what)
 {
@@ -1158,6 +1166,7 @@ static const struct {
     { "parts of the rows", law_row_parts, 60 },
     { "parts of the keys", law_key_parts, 100 },
     { "a range of keys", law_key_range, 40 },
+    { "parts of quantised keys", law_stored_parts, 40 },
     { "ALiBi of far keys", law_far_alibi, 6 },
     { "dropout as told", law_dropout, 40 },
     { "Philox known answers", law_philox, 1 },

@@ -15,6 +15,13 @@ int pick_background(int *list, const char *first, int with_others, const char *c
 /* A problem with them. */
 void make_background(test_problem *t, const char *first, int with_others,
                      const char *const *banned);
+/* The shape with heads of whole units of every storage type; and K and V of a problem of such a shape in
+ * types that only they may have, with p.integer and p.rotated by chance. Strides are not 0. The tensors
+ * get the values. */
+test_shape whole_units(test_shape s);
+void quantise_for_levels(test_problem *t);
+/* make_background and both of them, with what a case then may not have among those banned. */
+void make_stored(test_problem *t, const char *const *banned);
 /* A copy of a with an output of its own. */
 void twin(const test_problem *a, test_problem *b);
 /* Runs it; nonzero when it went well, else a failure that names `what`. */
@@ -46,6 +53,7 @@ void law_empty_parts(int round);
 void law_row_parts(int round); /* tests/parts.c */
 void law_key_parts(int round);
 void law_key_range(int round);
+void law_stored_parts(int round);
 void law_dropout(int round); /* tests/dropout.c */
 void law_philox(int round);
 void law_keep_range(int round);

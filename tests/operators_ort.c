@@ -28,13 +28,6 @@ static int set_attention_bias(test_case *c, case_call *a)
     return case_set_mask(c, a, bias);
 }
 
-static float dtype_at(const case_view *v, int64_t i)
-{
-    const attn_tensor t = case_view_input(v);
-    return dtype_load(t.dtype,
-                      (const unsigned char *)v->data + (size_t)i * case_types[v->type].size);
-}
-
 /* ---- GroupQueryAttention --------------------------------------------------------------------- */
 
 /* query, key, value; without the latter two query holds the heads of all three. */
@@ -298,8 +291,8 @@ static void add_to(case_view *v, const float *numbers)
                 for (int64_t d = 0; d < v->dim; d++, at += size)
                     dtype_store(case_view_input(v).dtype, at,
                                 numbers[h * v->dim + d] +
-                                    dtype_at(v, b * v->stride_batch + h * v->stride_head +
-                                                    s * v->stride_seq + d));
+                                    case_view_at(v, b * v->stride_batch + h * v->stride_head +
+                                                        s * v->stride_seq + d));
     v->data = sum;
     v->stride_seq = (ptrdiff_t)v->dim;
     v->stride_head = v->stride_seq * (ptrdiff_t)v->seq;

@@ -160,7 +160,8 @@ static void check_strange(int round)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* K or V as units of a type, its rows in some layout; the tensor gets the values that they stand for. */
+/* K or V as units of a type, its rows in some layout; the tensor gets the values that they stand for.
+ * Strides that are packed may be 0. */
 static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantised_type *type)
 {
     const int64_t pad = rng_chance(50) ? UNIT : 0, row = t->dim + pad;
@@ -211,13 +212,33 @@ static void quantise_some(test_problem *a, test_problem *b)
         b->p.v = quantise(&a->p, &a->v, &types[rng_int(0, TYPES - 1)]);
 }
 
+static void say_strides(attn_tensor *x, const attn_params *p, int64_t keys, int64_t dim)
+{
+    const int64_t heads = x->stride_head == ATTN_STRIDE_BROADCAST ? 1 : oracle_heads_kv(p);
+    const int by_token = p->layout || p->cu_seqlens_kv != NULL;
+    x->stride_seq = x->stride_seq != 0 ? x->stride_seq : by_token ? heads * dim : dim;
+    x->stride_head = x->stride_head != 0 ? x->stride_head : by_token ? dim : keys * dim;
+    x->stride_batch = x->stride_batch != 0 ? x->stride_batch : heads * keys * dim;
+}
+
+void quantise_for_levels(test_problem *t)
+{
+    const quantised_type *k = &types[rng_int(0, TYPES - 1)], *v = &types[rng_int(0, TYPES - 1)];
+    t->p.k = quantise(&t->p, &t->k, k);
+    t->p.v = quantise(&t->p, &t->v, v);
+    say_strides(&t->p.k, &t->p, t->k.seq, t->k.dim);
+    say_strides(&t->p.v, &t->p, t->v.seq, t->v.dim);
+    t->p.integer = k->numbers == UNIT && rng_chance(50);
+    t->p.rotated = (int)rng_int(0, ATTN_ROTATED_K + ATTN_ROTATED_V);
+}
+
 static void compare(test_problem *a, test_problem *b, const char *what)
 {
     if (problem_run(a) && problem_run(b))
         CHECK(problem_same_bits(a, b), "%s: bits differ", what);
 }
 
-static test_shape whole_units(test_shape s)
+test_shape whole_units(test_shape s)
 {
     s.dim = UNIT * rng_int(1, rng_chance(80) ? 4 : 10);
     s.dim_v = UNIT * rng_int(1, 4);
@@ -596,38 +617,36 @@ static void check_misuse(int round)
     expect(&p, "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
 }
 
-static void expect_refusal(const char *why, const char *who)
+/* Gradients take plain types alone and say so, of every level; tests/ring_errors.c has the ring. */
+static void check_gradients(int round)
 {
-    char sentence[200];
-    snprintf(sentence, sizeof sentence,
-             "k.dtype (5) is set, but %s does not take it: 0 is f32, 1 is f16, 2 is bf16", who);
-    CHECK(strcmp(why, sentence) == 0, "\"%s\", expected \"%s\"", why, sentence);
-}
-
-static int no_fetch(void *user, const attn_fetch *tile)
-{
-    (void)user, (void)tile;
-    return 1;
-}
-
-/* What takes plain types alone says so; tests/ring_errors.c has the ring. */
-static void check_levels(int round)
-{
-    static float numbers[4 * 64];
-    const attn_gradients g = { .dq.data = numbers };
+    static const struct {
+        int dtype, integer, rotated;
+        const char *sentence;
+    } calls[] = {
+        { ATTN_Q8_0, 0, 0,
+          "k.dtype (5) is set, but attn_backward does not take it: 0 is f32, 1 is f16, 2 is bf16" },
+        { ATTN_Q8_0, 1, 0, "integer (1) is set, but attn_backward does not take it" },
+        { ATTN_F32, 0, 3,
+          "rotated (3) is set, but attn_backward does not take it: 1 is K, 2 is V, 3 is both" },
+    };
+    static float numbers[4 * 64], o[4 * 64], dq[4 * 64];
+    const attn_gradients g = { .dq.data = dq };
     const attn_dilated_branch branch = { .segment = 4 };
     const attn_dilated dilated = { .branches = &branch, .num_branches = 1 };
     attn_params p = {
         .batch = 1, .num_heads_q = 1, .seq_len_q = 4, .seq_len_kv = 4, .head_dim = 64
     };
     char why[400];
-    (void)round;
-    p.k.dtype = ATTN_Q8_0;
     p.q.data = p.k.data = p.v.data = numbers;
-    expect_refusal(attn_backward_check(&p, &g, NULL, 0, why, sizeof why), "attn_backward");
-    expect_refusal(attn_resume_check(&p, 16, no_fetch, NULL, 0, why, sizeof why),
-                   "attn_resume_begin");
-    expect_refusal(attn_dilated_check(&p, &dilated, NULL, 0, why, sizeof why), "dilated attention");
+    p.o.data = o;
+    p.k.dtype = calls[round].dtype;
+    p.integer = calls[round].integer;
+    p.rotated = calls[round].rotated;
+    attn_backward_check(&p, &g, NULL, 0, why, sizeof why);
+    CHECK(strcmp(why, calls[round].sentence) == 0, "attn_backward: %s", why);
+    attn_dilated_backward_check(&p, &dilated, &g, NULL, 0, why, sizeof why);
+    CHECK(strcmp(why, calls[round].sentence) == 0, "attn_dilated_backward: %s", why);
 }
 
 TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and the bits of f32")
@@ -642,7 +661,7 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "bytes of another program", check_bytes, 3, 1 },
         { "numbers that are not finite", check_strange, 3, 1 },
         { "misuse", check_misuse, 1, 1 },
-        { "levels", check_levels, 1, 1 },
+        { "gradients", check_gradients, 3, 1 },
         { "places", check_places, TYPES, 1 },
         { "any masks", check_background, 60, 0 },
         { "sequences", check_packed, 20, 0 },

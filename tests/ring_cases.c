@@ -51,15 +51,22 @@ static void *take(ring_case *c, int64_t bytes)
     return block;
 }
 
-static int64_t element_bytes(int dtype)
+/* The storage types in the order of attn_dtype: numbers that are stored together, and their bytes. */
+static const struct {
+    int unit, bytes;
+} types[] = {
+    { 1, 4 }, { 1, 2 }, { 1, 2 }, { 1, 1 }, { 1, 1 }, { 32, 34 }, { 32, 22 }, { 32, 18 }
+};
+
+static int64_t bytes_of(int dtype, int64_t numbers)
 {
-    return dtype == ATTN_F32 ? 4 : 2;
+    return numbers / types[dtype].unit * types[dtype].bytes;
 }
 
 static void fill(ring_case *c, attn_tensor *t, int64_t count)
 {
     float *values = take(c, count * 4);
-    void *stored = take(c, count * element_bytes(t->dtype));
+    void *stored = take(c, bytes_of(t->dtype, count));
     for (int64_t i = 0; i < count; i++)
         values[i] = normal(c);
     attn_convert(stored, t->dtype, values, ATTN_F32, (size_t)count);
@@ -118,6 +125,24 @@ static void make_ranges(ring_case *c)
 static int is_small(const ring_case *c)
 {
     return c->kind == RING_SMALL || c->kind == RING_FAULTY;
+}
+
+/* Types that only K and V may have, and what goes with them. The oracle knows no rotation. */
+static void choose_stored(ring_case *c)
+{
+    attn_params *p = &c->p;
+    p->head_dim = 32 * pick(c, 1, is_small(c) ? 2 : 1);
+    p->head_dim_v = 32 * pick(c, 0, is_small(c) ? 2 : 1);
+    p->k.dtype = (int)pick(c, ATTN_E4M3, ATTN_Q4_0);
+    p->v.dtype = (int)pick(c, ATTN_E4M3, ATTN_Q4_0);
+    p->integer = p->k.dtype >= ATTN_Q8_0 && chance(c, 50);
+    if (c->kind == RING_ALIGNED)
+        p->rotated = (int)pick(c, 0, ATTN_ROTATED_K + ATTN_ROTATED_V);
+}
+
+static int has_gradients(const ring_case *c)
+{
+    return is_small(c) && !c->stored;
 }
 
 static void choose_sizes(ring_case *c)
@@ -300,7 +325,7 @@ static int solve(ring_case *c)
     if (status != ATTN_OK || attn_explain(&c->p, &info) != ATTN_OK)
         return 0;
     c->pairs = info.pairs;
-    return !is_small(c) || oracle_backward(&c->p, &c->g, c->expected) == 0;
+    return !has_gradients(c) || oracle_backward(&c->p, &c->g, c->expected) == 0;
 }
 
 int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
@@ -311,6 +336,9 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
     c->ranks = ranks;
     c->kind = kind;
     choose_sizes(c);
+    c->stored = kind != RING_FAULTY && seed % 6 == 3;
+    if (c->stored)
+        choose_stored(c);
     choose_layout(c);
     if (c->ring.layout == ATTN_RING_CUSTOM && kind != RING_FAULTY)
         make_ranges(c);
@@ -330,10 +358,11 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
     c->fetches = chance(c, 20);
     if (!solve(c))
         return 0;
-    snprintf(c->name, sizeof c->name, "%d ranks, %s, shard %lld%s%s, %lld positions%s%s", ranks,
+    snprintf(c->name, sizeof c->name, "%d ranks, %s, shard %lld%s%s, %lld positions%s%s%s", ranks,
              layouts[c->ring.layout], (long long)c->ring.shard, c->ring.gather ? ", gather" : "",
              c->ring.arrival ? ", arrival" : "", (long long)c->p.seq_len_q,
-             c->p.causal ? ", causal" : "", c->p.window ? ", window" : "");
+             c->p.causal ? ", causal" : "", c->p.window ? ", window" : "",
+             c->stored ? ", quantised" : "");
     return 1;
 }
 
@@ -341,7 +370,7 @@ void ring_case_free(ring_case *c)
 {
     for (int i = 0; i < c->blocks; i++)
         free(c->memory[i]);
-    if (is_small(c))
+    if (has_gradients(c))
         oracle_backward_free(c->expected);
 }
 
@@ -375,7 +404,8 @@ static void tell(share *s, const char *what, int64_t b, int64_t h, int64_t x, in
 
 static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads, int64_t dim)
 {
-    const int64_t n = s->length, gap = s->c->spread == 2 ? 3 : 0;
+    const int64_t n = s->length, unit = types[dtype].unit;
+    const int64_t gap = s->c->spread == 2 ? 3 * unit : 0;
     t->dtype = dtype;
     t->heads = heads;
     t->dim = dim;
@@ -387,7 +417,7 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
         t->seq = (ptrdiff_t)(heads * dim);
         t->batch = (ptrdiff_t)(n * heads * dim);
     }
-    t->bytes = (size_t)((s->c->p.batch * t->batch + 1) * element_bytes(dtype));
+    t->bytes = (size_t)bytes_of(dtype, s->c->p.batch * t->batch + unit);
     t->data = malloc(t->bytes);
     if (t->data == NULL)
         exit(2);
@@ -396,8 +426,7 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
 
 static unsigned char *local_at(const local_tensor *t, int64_t b, int64_t h, int64_t x)
 {
-    return t->data + element_bytes(t->dtype) *
-                         ((ptrdiff_t)b * t->batch + (ptrdiff_t)h * t->head + (ptrdiff_t)x * t->seq);
+    return t->data + bytes_of(t->dtype, b * t->batch + h * t->head + x * t->seq);
 }
 
 /* Calls function(s, b, x, position) for each own position of each batch entry. */
@@ -414,7 +443,7 @@ static void each_position(share *s, void (*function)(share *s, int64_t b, int64_
 static void copy_in(const share *s, const local_tensor *t, const void *whole, int64_t b, int64_t x,
                     int64_t at)
 {
-    const int64_t bytes = t->dim * element_bytes(t->dtype), n = s->c->p.seq_len_q;
+    const int64_t bytes = bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
     for (int64_t h = 0; whole != NULL && h < t->heads; h++)
         memcpy(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
                (size_t)bytes);
@@ -532,7 +561,7 @@ typedef struct fetcher {
 /* The rank's keys or values, packed. */
 static void pack(const share *s, const local_tensor *t, void *to)
 {
-    const int64_t bytes = t->dim * element_bytes(t->dtype);
+    const int64_t bytes = bytes_of(t->dtype, t->dim);
     char *at = to;
     for (int64_t b = 0; b < s->c->p.batch; b++)
         for (int64_t h = 0; h < t->heads; h++)
@@ -642,7 +671,7 @@ static int is_untouched(const local_tensor *t)
 static int is_row_untouched(const local_tensor *t, int64_t b, int64_t h, int64_t x)
 {
     const unsigned char *at = local_at(t, b, h, x);
-    for (int64_t i = 0; i < t->dim * element_bytes(t->dtype); i++)
+    for (int64_t i = 0; i < bytes_of(t->dtype, t->dim); i++)
         if (at[i] != 0x7f)
             return 0;
     return 1;
@@ -651,7 +680,7 @@ static int is_row_untouched(const local_tensor *t, int64_t b, int64_t h, int64_t
 static int row_equals(const share *s, const local_tensor *t, const void *whole, int64_t b,
                       int64_t h, int64_t x, int64_t at)
 {
-    const int64_t bytes = t->dim * element_bytes(t->dtype), n = s->c->p.seq_len_q;
+    const int64_t bytes = bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
     return memcmp(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
                   (size_t)bytes) == 0;
 }
@@ -711,7 +740,7 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
     const int64_t stride = s->length / SAMPLED_ROWS + 1, dim = dim_v_of(p);
     double o[64], tolerance[64];
     oracle_result expected = { 0 };
-    if (x % stride != 0 && !is_small(s->c))
+    if ((x % stride != 0 && !is_small(s->c)) || p->rotated)
         return;
     expected.o = o;
     expected.o_tolerance = tolerance;
@@ -719,8 +748,8 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
         if (oracle_row_full(p, b, h, at, &expected) != 0)
             continue;
         for (int64_t d = 0; d < dim; d++)
-            compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + d * element_bytes(s->o.dtype),
-                    o[d], tolerance[d], b, h, at, d);
+            compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + bytes_of(s->o.dtype, d), o[d],
+                    tolerance[d], b, h, at, d);
         if (s->c->sums != SUMS_STATS)
             compare(s, "lse", ATTN_F32, local_at(&s->lse, b, h, x), expected.lse,
                     expected.lse_tolerance, b, h, at, -1);
@@ -743,8 +772,8 @@ static void near_gradient(share *s, const local_tensor *t, int which, int64_t b,
         for (int64_t d = 0; d < t->dim; d++) {
             const int64_t at = ((b * t->heads + h) * e->size[2] + row) * t->dim + d;
             compare(s, oracle_gradient_name(which), t->dtype,
-                    local_at(t, b, h, x) + d * element_bytes(t->dtype), e->value[at],
-                    e->tolerance[at], b, h, row, d);
+                    local_at(t, b, h, x) + bytes_of(t->dtype, d), e->value[at], e->tolerance[at], b,
+                    h, row, d);
         }
     }
 }
@@ -829,7 +858,7 @@ void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault
         check_forward(s);
     if (c->sums == SUMS_BOTH) /* gradients read stats alone */
         memset(s->lse.data, 0xff, s->lse.bytes);
-    if (is_small(c) && status == ATTN_OK) {
+    if (has_gradients(c) && status == ATTN_OK) {
         if (fault != NULL && fault->backward)
             check_fault(s, fault, call(s, fault, 1, &out->backward), &out->backward);
         status = call(s, NULL, 1, &out->backward);

@@ -41,6 +41,7 @@ typedef struct ring_case {
     int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
     int forgets;    /* nonzero: packed strides are 0, in layouts that take turns by rank */
     int fetches;    /* keys and values come by ring.fetch */
+    int stored;     /* in types that only K and V may have, which have no gradients */
     int sums;       /* that ranks are asked for: SUMS_... */
     uint64_t random;
     void *memory[40];

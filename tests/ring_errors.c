@@ -156,10 +156,14 @@ static const row rows[] = {
     { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
           "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },
-    { ROW(p.k.dtype, TO_INT, 3, BOTH, UNSUPPORTED,
-          "k.dtype (3) is set, but a ring of ranks does not take it: 0 is f32, 1 is f16") },
-    { ROW(p.v.dtype, TO_INT, 7, BOTH, UNSUPPORTED,
-          "v.dtype (7) is set, but a ring of ranks does not") },
+    { ROW(p.k.dtype, TO_INT, 3, BACKWARD, UNSUPPORTED,
+          "k.dtype (3) is set, but attn_backward does not take it: 0 is f32, 1 is f16") },
+    { ROW(p.v.dtype, TO_INT, 7, BACKWARD, UNSUPPORTED,
+          "v.dtype (7) is set, but attn_backward does not") },
+    { ROW(p.integer, TO_INT, 1, BACKWARD, UNSUPPORTED,
+          "integer (1) is set, but attn_backward does not take it") },
+    { ROW(p.rotated, TO_INT, 3, BACKWARD, UNSUPPORTED,
+          "rotated (3) is set, but attn_backward does not take it: 1 is K, 2 is V") },
     { ROW(p.part.keys, TO_INT, 1, BOTH, UNSUPPORTED, "part.keys (1) is set, but a ring of ranks") },
     { ROW(p.part.row_begin, TO_I64, 3, BOTH, UNSUPPORTED,
           "part.row_begin (3) is set, but a ring of ranks") },
@@ -558,6 +562,9 @@ static void differ(whole_call *c, int field)
     case 14:
         c->p.bool_mask.invert = 1;
         break;
+    case 15:
+        c->p.rotated = ATTN_ROTATED_V;
+        break;
     default:
         c->p.bias.data = in[0];
         c->p.bias.stride_batch = c->p.bias.stride_head = ATTN_STRIDE_BROADCAST;
@@ -593,7 +600,7 @@ static void quarrel_rank(void *arg, const attn_transport *t)
 /* Parameters that differ between ranks are refused on all of them. */
 static void ranks_disagree(void)
 {
-    for (int field = 0; field < 16 && virtual_ranks_most() >= 3; field++)
+    for (int field = 0; field < 17 && virtual_ranks_most() >= 3; field++)
         for (int rank = -1; rank < 3; rank++) {
             quarrel q = { field, rank, { 0 }, { { 0 } } };
             if (!begin_case("rank %d differs in %d", rank, field) ||

@@ -41,7 +41,16 @@ void slice_explicit(attn_params *p, const test_problem *t)
 
 static void move_input(attn_tensor *a, ptrdiff_t elements)
 {
-    a->data = (const char *)a->data + elements * (ptrdiff_t)dtype_size(a->dtype);
+    a->data = (const char *)a->data + elements / dtype_unit(a->dtype) *
+                                          (ptrdiff_t)dtype_bytes(a->dtype, dtype_unit(a->dtype));
+}
+
+/* Keys of a type that only they have lie otherwise than in the tensor, with strides that are not 0. */
+static void move_keys(attn_tensor *a, const test_tensor *t, int64_t begin)
+{
+    if (a->dtype == t->dtype)
+        explicit_input(a, t);
+    move_input(a, (ptrdiff_t)begin * step_of(a->stride_seq));
 }
 
 static void move_output(attn_output *a, const test_tensor *t, int64_t b, int64_t h, int64_t i)
@@ -218,10 +227,8 @@ void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64
 
 void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
 {
-    explicit_input(&p->k, &t->k);
-    explicit_input(&p->v, &t->v);
-    move_input(&p->k, (ptrdiff_t)begin * t->k.step_seq);
-    move_input(&p->v, (ptrdiff_t)begin * t->v.step_seq);
+    move_keys(&p->k, &t->k, begin);
+    move_keys(&p->v, &t->v, begin);
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = count;

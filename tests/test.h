@@ -76,9 +76,9 @@ void device_close(void);
 /* Whether a device may refuse a call for this reason: the list in tests/device.c. */
 int device_refused(const char *reason);
 
-/* Runs the conformance cases of one folder (tests/cases.c), one line and one CHECK or SKIP a case;
- * returns nonzero when the folder cannot be read. */
-int run_cases(const char *dir);
+/* Runs the conformance cases of one folder (tests/cases.c), one CHECK or SKIP a case, and one line if
+ * `lines` is set; returns nonzero when the folder cannot be read. */
+int run_cases(const char *dir, int lines);
 
 /* ---- cases and checks */
 

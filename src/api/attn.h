@@ -198,8 +198,8 @@ typedef enum attn_dtype {
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
-    /* Only K and V may have these, in attn_forward and in caches; attn_convert converts them. All
-     * other functions, and devices, refuse them. */
+    /* Only K and V may have these, in forward calls of every level and in caches; attn_convert converts
+     * them. Gradients and devices refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
@@ -525,16 +525,16 @@ typedef struct attn_params {
     /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
      * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
      * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
-     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Only attn_forward,
-     * parts included, and attn_state_finish take it. 0 means off. */
+     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients and
+     * devices refuse it. 0 means off. */
     int integer;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
-     * O are rotated back. Only attn_forward, parts included, and attn_state_finish take it; states are
-     * not rotated back before that. 0 means neither. */
+     * O are rotated back. States are rotated back by attn_state_finish. Gradients and devices refuse it.
+     * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
      * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
-     * score callback, sinks, softmax1 and logits. The functions that take `rotated` take it. */
+     * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
     int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the

@@ -34,10 +34,11 @@
  *   copies what takes part and merges finished results by attn_lse_merge; it is the plain variant
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
- * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors of f32,
- *   f16 or bf16 with any strides, o, lse, stats, q_len, kv_len, cu_seqlens, scale, causal, window,
- *   softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to compute except backend. Every
- *   other field is refused with a sentence.
+ * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
+ *   strides and of any type that attn_forward takes, integer, rotated, o, lse, stats, q_len, kv_len,
+ *   cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
+ *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
+ *   bf16, and neither integer nor rotated.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */

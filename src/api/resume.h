@@ -25,8 +25,8 @@
  *   and prefix hide from every row is not fetched.
  * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
  *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count, which are f32, f16 or bf16; data
- *   and strides are not used. shared_keys and backend change nothing.
+ *   the whole call. Of k and v only the storage types count, which may be any; data and strides
+ *   are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
  *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
@@ -41,7 +41,8 @@
 typedef struct attn_fetch {
     int64_t batch, kv_head;
     int64_t first, count;
-    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row */
+    void *k; /* to fill with count * head_dim elements of p.k.dtype, row after row, in units of 32
+              * where the type has them */
     void *v; /* to fill with count * head_dim_v elements of p.v.dtype, row after row */
 } attn_fetch;
 

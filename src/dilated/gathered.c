@@ -31,9 +31,9 @@ static const int32_t *index_in_call(const dilated_slot *w)
 static void copy_row(const dilated_slot *w, const attn_tensor *t, int64_t head, int64_t from,
                      int64_t dim, char *copies, int64_t row)
 {
-    const int64_t bytes = (int64_t)bytes_of(t->dtype);
-    const int64_t at = ROW_AT(*t, &w->s, head, from);
-    memcpy(copies + row * dim * bytes, (const char *)t->data + at * bytes, (size_t)(dim * bytes));
+    const int64_t bytes = room_of(t->dtype, dim), at = ROW_AT(*t, &w->s, head, from);
+    memcpy(copies + row * bytes, (const char *)t->data + bytes_between(t->dtype, at),
+           (size_t)bytes);
 }
 
 /* packed_copies describes the copies as the call now has them, packed. */

@@ -120,7 +120,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
 {
     attn_tensor view = *t;
     const int64_t at = ROW_AT(*t, &w->s, head, row);
-    view.data = t->data ? (const char *)t->data + at * (int64_t)bytes_of(t->dtype) : NULL;
+    view.data = t->data ? (const char *)t->data + bytes_between(t->dtype, at) : NULL;
     view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
     view.stride_head = given_stride(t->stride_head, w->step);
     view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));

@@ -157,10 +157,10 @@ static void gather_shard(ring_call *c, const ring_shard *shard)
     char *to = c->base + c->pl.gathered;
     ring_walk keys = { 0 };
     while (next_range(&c->pl.cuts, shard->source, &keys)) {
-        scatter_range(to, shard->data, s->entries_kv, s->dim * (int64_t)bytes_of(c->p.k.dtype),
-                      whole, length, &keys);
+        scatter_range(to, shard->data, s->entries_kv, room_of(c->p.k.dtype, s->dim), whole, length,
+                      &keys);
         scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
-                      s->dim_v * (int64_t)bytes_of(c->p.v.dtype), whole, length, &keys);
+                      room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
     }
 }
 

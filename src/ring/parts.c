@@ -34,8 +34,7 @@ static void resolve_own_gradients(const attn_params *p, attn_gradients *g, int64
 static const void *input_at(const attn_tensor *t, int64_t at)
 {
     const ptrdiff_t step = stride_or(t->stride_seq, 0);
-    return t->data ? (const char *)t->data + (ptrdiff_t)at * step * (ptrdiff_t)bytes_of(t->dtype)
-                   : NULL;
+    return t->data ? (const char *)t->data + bytes_between(t->dtype, at * step) : NULL;
 }
 
 static void *output_at(const attn_output *t, int64_t at)
@@ -98,8 +97,8 @@ static void set_part_keys(ring_call *c, const ring_shard *shard, int64_t at, int
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = end - begin;
-    p->k.data = shard->data + at * s->dim * (int64_t)bytes_of(p->k.dtype);
-    p->v.data = shard->data + values_at(s, length) + at * s->dim_v * (int64_t)bytes_of(p->v.dtype);
+    p->k.data = shard->data + bytes_between(p->k.dtype, at * s->dim);
+    p->v.data = shard->data + values_at(s, length) + bytes_between(p->v.dtype, at * s->dim_v);
     set_key_strides(&p->k, heads, length, s->dim);
     set_key_strides(&p->v, heads, length, s->dim_v);
 }
@@ -113,7 +112,7 @@ static void set_all_keys(ring_call *c)
 /* pack_own packs one tensor of the rank's own keys or values. */
 static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char *to)
 {
-    const int64_t bytes = dim * (int64_t)bytes_of(t->dtype), length = c->pl.length;
+    const int64_t bytes = room_of(t->dtype, dim), length = c->pl.length;
     const int64_t batch = c->own.batch, heads = batch ? c->pl.shape.entries_kv / batch : 0;
     const ptrdiff_t batch_step = stride_or(t->stride_batch, 0);
     const ptrdiff_t head_step = stride_or(t->stride_head, 0);
@@ -123,8 +122,7 @@ static void pack_own(const ring_call *c, const attn_tensor *t, int64_t dim, char
             for (x = 0; x < length; x++, to += bytes)
                 memcpy(to,
                        (const char *)input_at(t, x) +
-                           (ptrdiff_t)bytes_of(t->dtype) *
-                               ((ptrdiff_t)b * batch_step + (ptrdiff_t)h * head_step),
+                           bytes_between(t->dtype, b * batch_step + h * head_step),
                        (size_t)bytes);
 }
 

@@ -61,8 +61,8 @@ static ring_shape shape_of(const attn_params *p)
     s.dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
     s.entries_q = times(p->batch, p->num_heads_q);
     s.entries_kv = times(p->batch, heads_kv);
-    s.k_bytes = times(times(s.entries_kv, s.dim), (int64_t)bytes_of(p->k.dtype));
-    s.v_bytes = times(times(s.entries_kv, s.dim_v), (int64_t)bytes_of(p->v.dtype));
+    s.k_bytes = times(s.entries_kv, room_of(p->k.dtype, s.dim));
+    s.v_bytes = times(s.entries_kv, room_of(p->v.dtype, s.dim_v));
     return s;
 }
 
