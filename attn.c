@@ -100,6 +100,484 @@
 #define STORE_WORD(p, v) (*(volatile unsigned *)(p) = (v))
 #endif
 
+/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
+ *
+ * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
+ * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
+ * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
+ * integer bits. tools/prove_math.c checks all inputs.
+ */
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define NEG_INF float_of(0xff800000u)
+
+static inline int is_finite(float x)
+{
+    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
+ * spite of the pragma above, and a NaN would pass for -inf. */
+static inline int is_neg_inf(float x)
+{
+    return bits_of(x) == 0xff800000u;
+}
+
+/* is_dead tells whether x is ATTN_DEAD. */
+static inline int is_dead(float x)
+{
+    return bits_of(x) == 0x80000000u;
+}
+
+static inline int is_nan(float x)
+{
+    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
+ * expression whose operand is computed for it. */
+static inline float choose(int yes, float a, float b)
+{
+    const uint32_t mask = 0u - (uint32_t)(yes != 0);
+    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
+}
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
+
+/*
+ * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
+ * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
+ * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
+ * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
+ * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ */
+static inline float fma_soft(float a, float b, float c)
+{
+    double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s, t, v, e;
+    uint64_t u;
+    int up, down;
+    p = da * db;
+    s = p + dc;
+    t = s - p;
+    v = s - t;
+    v = p - v;
+    t = dc - t;
+    e = v + t;
+    memcpy(&u, &s, sizeof u);
+    up = e > 0.0;
+    down = e < 0.0;
+    if ((up || down) && (u & 1) == 0) {
+        int negative = (int)(u >> 63);
+        u = up != negative ? u + 1 : u - 1;
+    }
+    memcpy(&s, &u, sizeof s);
+    return (float)s;
+}
+
+/* hw is constant at every call: only the second build of the kernels has the instruction. */
+#if FMA_BASE || defined FMA_SECOND_BUILD
+FMA_TARGET static inline float fma_hard(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+#else
+#define fma_hard fma_soft
+#endif
+
+KERNEL float fma32(int hw, float a, float b, float c)
+{
+    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+}
+
+/*
+ * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
+ * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
+ * fall out modulo 2^32.
+ */
+KERNEL float exp2_core(int hw, float x)
+{
+    const float magic = 12582912.0f;
+    float t, w, f, y;
+    uint32_t u;
+    t = x + magic;
+    w = t - magic;
+    f = x - w;
+    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
+    /* worst 0.7821 ulp over all floats in [-126, 128). */
+    y = 0x1.44a6d6p-13f;
+    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
+    y = fma32(hw, y, f, 0x1.3b2822p-7f);
+    y = fma32(hw, y, f, 0x1.c6adecp-5f);
+    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
+    y = fma32(hw, y, f, 0x1.62e432p-1f);
+    y = fma32(hw, y, f, 1.0f);
+    u = bits_of(y) + (bits_of(t) << 23);
+    return float_of(u);
+}
+
+/*
+ * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
+ * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
+ * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
+ * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
+ * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
+ * clamped first, so that -inf raises no flag.
+ */
+KERNEL float exp2_with(int hw, float x)
+{
+    const uint32_t lowest = 0xc2fc0000u; /* -126 */
+    uint32_t u = bits_of(x), v, nan;
+    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
+    v = bits_of(y);
+    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
+    v &= 0u - (uint32_t)(u <= lowest);
+    v = (v & ~nan) | (nan >> 1);
+    return float_of(v);
+}
+
+/*
+ * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
+ * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
+ * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
+ * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
+ * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
+ * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
+ * 9.0109139. Worst error over all inputs 1.6765 ulp.
+ */
+KERNEL float tanh_with(int hw, float x)
+{
+    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
+    float c, u, r, small, e, large;
+    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
+    u = c * c;
+    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
+    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
+    r = -0x1.75e1cap-8f;
+    r = fma32(hw, r, u, 0x1.52269cp-6f);
+    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
+    r = fma32(hw, r, u, 0x1.110726p-3f);
+    r = fma32(hw, r, u, -0x1.555532p-2f);
+    u = u * c;
+    small = fma32(hw, u, r, c);
+    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
+    e = exp2_core(hw, e);
+    e = e + 1.0f;
+    e = 2.0f / e;
+    large = 1.0f - e;
+    v = 0u - (uint32_t)(a >= 0x3f200000u);
+    v = (bits_of(large) & v) | (bits_of(small) & ~v);
+    v |= 0u - (uint32_t)(a > 0x7f800000u);
+    return float_of(v | (bits & 0x80000000u));
+}
+
+/* exp2_canon is for scalar code outside the kernels. */
+static inline float exp2_canon(float x)
+{
+    return exp2_with(FMA_BASE, x);
+}
+
+/*
+ * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
+ * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
+ * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
+ * error holds near 1, too. Subnormals are normalised as integers.
+ */
+static inline float log2_canon(float x)
+{
+    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
+    uint32_t u = bits_of(x), m;
+    int32_t n = 0;
+    float f, f2, h, l, q, k, s, r;
+    if ((u & 0x7fffffffu) == 0)
+        return float_of(0xff800000u);
+    if (u > 0x7f800000u)
+        return float_of(0x7fc00000u);
+    if (u == 0x7f800000u)
+        return x;
+    if (u < 0x00800000u) {
+        f = (float)(int32_t)u; /* exact, below 2^23 */
+        u = bits_of(f);
+        n = -149;
+    }
+    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
+    m = u - 0x3f3504f4u;
+    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
+    m = (m & 0x007fffffu) + 0x3f3504f4u;
+    f = float_of(m);
+    f = f - 1.0f;
+    k = (float)n;
+    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
+    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
+    q = -0x1.c26434p-4f;
+    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
+    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
+    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
+    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
+    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
+    h = f * l_hi;
+    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
+    l = fma32(FMA_BASE, f, l_lo, l);
+    f2 = f * f;
+    l = fma32(FMA_BASE, f2, q, l);
+    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
+    r = s - k;
+    r = h - r;
+    l = r + l;
+    s = s + l;
+    return s;
+}
+
+/*
+ * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
+ * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
+ * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
+ */
+static inline float inv_sqrt_nearest(uint64_t n)
+{
+    uint64_t quotient, remainder, root = 0, bit;
+    uint32_t j = 24, i;
+    float power;
+    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
+        j++;
+    i = 2 * j < 63 ? 2 * j : 63;
+    quotient = ((uint64_t)1 << i) / n;
+    remainder = ((uint64_t)1 << i) % n;
+    for (; i < 2 * j; i++) { /* long division of 4^j by n goes on where 64 bits do not hold 4^j */
+        const uint64_t digit = 2 * remainder >= n ? 1 : 0;
+        quotient = 2 * quotient + digit;
+        remainder = 2 * remainder - (digit ? n : 0);
+    }
+    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
+        if ((root + bit) * (root + bit) <= quotient)
+            root += bit;
+    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
+    return (float)(int32_t)((root + 1) >> 1) * power;
+}
+
+/* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared. */
+
+typedef struct text {
+    char *at;
+    size_t left; /* left counts bytes that still fit, with the terminator. */
+} text;
+
+static inline text text_in(char *buffer, size_t bytes)
+{
+    text t;
+    t.at = buffer;
+    t.left = buffer ? bytes : 0;
+    if (t.left)
+        *t.at = 0;
+    return t;
+}
+
+COLD static void put(text *t, const char *s)
+{
+    while (*s && t->left > 1) {
+        *t->at++ = *s++;
+        t->left--;
+    }
+    if (t->left)
+        *t->at = 0;
+}
+
+COLD static void put_int(text *t, int64_t value)
+{
+    char digits[24];
+    char *d = digits + sizeof digits - 1;
+    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    *d = 0;
+    do {
+        *--d = (char)('0' + u % 10);
+        u /= 10;
+    } while (u);
+    if (value < 0)
+        *--d = '-';
+    put(t, d);
+}
+
+/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
+COLD static void put_float(text *t, float value)
+{
+    char digits[8];
+    double rest = value < 0 ? -(double)value : (double)value;
+    int64_t millionths;
+    int i, exponent = 0;
+    if (!is_finite(value)) {
+        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+        return;
+    }
+    for (; rest >= 10; exponent++)
+        rest /= 10;
+    for (; rest > 0 && rest < 1; exponent--)
+        rest *= 10;
+    put(t, value < 0 ? "-" : "");
+    millionths = (int64_t)(rest * 1e6 + 0.5);
+    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
+        millionths = 1000000;
+        exponent++;
+    }
+    put_int(t, millionths / 1000000);
+    digits[0] = '.';
+    for (i = 6; i >= 1; i--) {
+        digits[i] = (char)('0' + millionths % 10);
+        millionths /= 10;
+    }
+    digits[7] = 0;
+    put(t, digits);
+    if (exponent) {
+        put(t, "e");
+        put_int(t, exponent);
+    }
+}
+
+/* put_word puts a word of a text that may hold anything: control characters become '?'. */
+COLD static void put_word(text *t, const char *word, size_t length)
+{
+    char letter[2] = { 0, 0 };
+    size_t i;
+    for (i = 0; i < length; i++) {
+        letter[0] = (unsigned char)word[i] < ' ' || word[i] == 127 ? '?' : word[i];
+        put(t, letter);
+    }
+}
+
+/* put_numbers puts a sentence in which each # stands for the next number. */
+COLD static void put_numbers(text *t, const char *sentence, const int64_t *number)
+{
+    for (; *sentence; sentence++)
+        if (*sentence == '#')
+            put_int(t, *number++);
+        else
+            put_word(t, sentence, 1);
+}
+
+#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
+
+/* put_field says "name (value)". */
+COLD static void put_field(text *t, const char *name, int64_t value)
+{
+    put(t, name);
+    put_numbers(t, " (#)", &value);
+}
+
+/* same_word tells whether the string a is the b_length letters at b. */
+static inline int same_word(const char *a, const char *b, size_t b_length)
+{
+    size_t i;
+    for (i = 0; i < b_length; i++)
+        if (a[i] != b[i] || !a[i])
+            return 0;
+    return a[b_length] == 0;
+}
+
+static inline int parse_int(const char *s, size_t length, int64_t *value)
+{
+    size_t i;
+    *value = 0;
+    for (i = 0; i < length; i++) {
+        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
+            return 0;
+        *value = *value * 10 + (s[i] - '0');
+    }
+    return length > 0;
+}
+
+COLD static attn_status bad(text *why, attn_status status, const char *rest)
+{
+    put(why, rest);
+    return status;
+}
+
+COLD static attn_status bad_numbers(text *why, attn_status status, const char *sentence,
+                                    const int64_t *number)
+{
+    put_numbers(why, sentence, number);
+    return status;
+}
+
+/* done says "ok" where nothing was wrong. */
+static inline attn_status done(attn_status status, text *why)
+{
+    if (!status)
+        put(why, "ok");
+    return status;
+}
+
+/* bad_field says "name (value) rest". */
+COLD static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
+                                  const char *rest)
+{
+    put_field(why, name, value);
+    return bad(why, status, rest);
+}
+
+/* bad_entry says "name[index] (value) rest". */
+COLD static attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest)
+{
+    put(why, name);
+    put_numbers(why, "[#] (#)", NUMBERS(index, value));
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+/* bad_after says "name[index] (value) rest (the entry before it)". */
+COLD static attn_status bad_after(text *why, const char *name, int64_t index, int64_t value,
+                                  const char *rest, int64_t before)
+{
+    bad_entry(why, name, index, value, rest);
+    put_numbers(why, " (#)", NUMBERS(before));
+    return ATTN_ERR_ARG;
+}
+
+COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
+{
+    put(why, name);
+    put(why, " (");
+    put_float(why, value);
+    put(why, ")");
+    return bad(why, ATTN_ERR_ARG, rest);
+}
+
+/* too_small names the function `query`, which says how large the workspace should be. */
+COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
+{
+    if (have > 0)
+        put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
+    else
+        put_numbers(why, "workspace is NULL or empty and must have at least # bytes; ", &least);
+    put(why, query);
+    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
+}
+
+/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
+ * "ok". Without a buffer it is the name of the status. */
+static inline const char *verdict(attn_status status, const char *buffer, text *why)
+{
+    done(status, why);
+    return why->left ? buffer : attn_status_string(status);
+}
+
 /* src/seam.h - the seam: the table of kernels that every instruction set fills in.
  *
  * Kernels are leaf functions: no masks, no heads, no allocation. A tile has `rows` query rows, one per
@@ -430,280 +908,6 @@ KERNEL void philox(const attn_drop *d, int count, uint32_t *c0, uint32_t *c1, ui
     }
 }
 
-/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
- *
- * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
- * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
- * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
- * integer bits. tools/prove_math.c checks all inputs.
- */
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-#define NEG_INF float_of(0xff800000u)
-
-static inline int is_finite(float x)
-{
-    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
- * spite of the pragma above, and a NaN would pass for -inf. */
-static inline int is_neg_inf(float x)
-{
-    return bits_of(x) == 0xff800000u;
-}
-
-/* is_dead tells whether x is ATTN_DEAD. */
-static inline int is_dead(float x)
-{
-    return bits_of(x) == 0x80000000u;
-}
-
-static inline int is_nan(float x)
-{
-    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
- * expression whose operand is computed for it. */
-static inline float choose(int yes, float a, float b)
-{
-    const uint32_t mask = 0u - (uint32_t)(yes != 0);
-    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
-}
-
-#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
-#define LOG2E_LO 0x1.4ae0c0p-26f
-#define LN2 0x1.62e430p-1f
-#define CANONICAL_NAN 0x7fc00000u
-
-/*
- * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
- * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
- * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
- * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
- * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
- */
-static inline float fma_soft(float a, float b, float c)
-{
-    double da = (double)a, db = (double)b, dc = (double)c;
-    double p, s, t, v, e;
-    uint64_t u;
-    int up, down;
-    p = da * db;
-    s = p + dc;
-    t = s - p;
-    v = s - t;
-    v = p - v;
-    t = dc - t;
-    e = v + t;
-    memcpy(&u, &s, sizeof u);
-    up = e > 0.0;
-    down = e < 0.0;
-    if ((up || down) && (u & 1) == 0) {
-        int negative = (int)(u >> 63);
-        u = up != negative ? u + 1 : u - 1;
-    }
-    memcpy(&s, &u, sizeof s);
-    return (float)s;
-}
-
-/* hw is constant at every call: only the second build of the kernels has the instruction. */
-#if FMA_BASE || defined FMA_SECOND_BUILD
-FMA_TARGET static inline float fma_hard(float a, float b, float c)
-{
-    return __builtin_fmaf(a, b, c);
-}
-#else
-#define fma_hard fma_soft
-#endif
-
-KERNEL float fma32(int hw, float a, float b, float c)
-{
-    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
-}
-
-/*
- * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number
- * n in the low bits of t, |f| <= 0.5, and t << 23 is n in the exponent field: the upper bits of t
- * fall out modulo 2^32.
- */
-KERNEL float exp2_core(int hw, float x)
-{
-    const float magic = 12582912.0f;
-    float t, w, f, y;
-    uint32_t u;
-    t = x + magic;
-    w = t - magic;
-    f = x - w;
-    /* 2^f on [-0.5, 0.5], degree 6, minimax in relative error, c0 = 1, rounded to binary32: */
-    /* worst 0.7821 ulp over all floats in [-126, 128). */
-    y = 0x1.44a6d6p-13f;
-    y = fma32(hw, y, f, 0x1.5f8d0cp-10f);
-    y = fma32(hw, y, f, 0x1.3b2822p-7f);
-    y = fma32(hw, y, f, 0x1.c6adecp-5f);
-    y = fma32(hw, y, f, 0x1.ebfbe4p-3f);
-    y = fma32(hw, y, f, 0x1.62e432p-1f);
-    y = fma32(hw, y, f, 1.0f);
-    u = bits_of(y) + (bits_of(t) << 23);
-    return float_of(u);
-}
-
-/*
- * 2^x for x < 128. Below -126 (-inf too) +0; NaN gives 7fffffff, by bits, since the integer add
- * could turn a NaN into a number and a sign bit means "dead" (chains8). +inf gives NaN (inf - inf);
- * finite x >= 128 gives garbage: callers promise x <= 127. The selections are integers: gcc
- * vectorises them without -fno-trapping-math, which ?: on floats needs on AVX2. As unsigned
- * numbers, the floats below -126 and the negative NaNs are those above the bits of -126; they are
- * clamped first, so that -inf raises no flag.
- */
-KERNEL float exp2_with(int hw, float x)
-{
-    const uint32_t lowest = 0xc2fc0000u; /* -126 */
-    uint32_t u = bits_of(x), v, nan;
-    float y = exp2_core(hw, float_of(u > lowest ? lowest : u));
-    v = bits_of(y);
-    nan = 0u - (uint32_t)((u & 0x7fffffffu) > 0x7f800000u);
-    v &= 0u - (uint32_t)(u <= lowest);
-    v = (v & ~nan) | (nan >> 1);
-    return float_of(v);
-}
-
-/*
- * tanh x for every x: |result| <= 1, odd bit for bit, tanh(+-0) = +-0, tanh(+-inf) = +-1, NaN
- * gives NaN. Below 0.625 the odd polynomial a + a^3 R(a^2), which is a itself for tiny a. From
- * there 1 - 2 / (e^(2a) + 1), where the fraction is at most 0.45 and its error shrinks with it.
- * (One odd rational a P(a^2) / Q(a^2) for all a was no better than 4 ulp after a search over the
- * coefficients: P, Q and the product each lose up to a whole ulp just below 1.) At the clamp, 10,
- * the fraction is under 2^-27 and the difference is 1 exactly; the first a that gives 1 is
- * 9.0109139. Worst error over all inputs 1.6765 ulp.
- */
-KERNEL float tanh_with(int hw, float x)
-{
-    uint32_t bits = bits_of(x), a = bits & 0x7fffffffu, v;
-    float c, u, r, small, e, large;
-    c = float_of(a > 0x41200000u ? 0x41200000u : a); /* |x|, at most 10, which NaN becomes, too */
-    u = c * c;
-    /* R: (tanh a - a) / a^3 in u = a^2 on [0, 0.625^2], degree 4, Remez, weight a^3 / tanh a, */
-    /* then rounded to binary32: worst 0.7208 ulp over all floats below 0.625. */
-    r = -0x1.75e1cap-8f;
-    r = fma32(hw, r, u, 0x1.52269cp-6f);
-    r = fma32(hw, r, u, -0x1.b83c5ap-5f);
-    r = fma32(hw, r, u, 0x1.110726p-3f);
-    r = fma32(hw, r, u, -0x1.555532p-2f);
-    u = u * c;
-    small = fma32(hw, u, r, c);
-    e = c * 0x1.715476p+1f; /* 2 log2(e) a, at most 28.9: inside exp2_core */
-    e = exp2_core(hw, e);
-    e = e + 1.0f;
-    e = 2.0f / e;
-    large = 1.0f - e;
-    v = 0u - (uint32_t)(a >= 0x3f200000u);
-    v = (bits_of(large) & v) | (bits_of(small) & ~v);
-    v |= 0u - (uint32_t)(a > 0x7f800000u);
-    return float_of(v | (bits & 0x80000000u));
-}
-
-/* exp2_canon is for scalar code outside the kernels. */
-static inline float exp2_canon(float x)
-{
-    return exp2_with(FMA_BASE, x);
-}
-
-/*
- * log2 x: +inf gives +inf, +-0 gives -inf, NaN and x < 0 give NaN; log2(2^n) = n exactly,
- * log2(1) = +0. x = 2^n m, m in [sqrt(1/2), sqrt(2)), f = m - 1 exact:
- * log2 x = n + f L + f^2 Q(f), where f L is kept as a head h and a tail l, so that the relative
- * error holds near 1, too. Subnormals are normalised as integers.
- */
-static inline float log2_canon(float x)
-{
-    const float l_hi = 0x1.715476p+0f, l_lo = 0x1.4ae0cp-26f; /* log2 e */
-    uint32_t u = bits_of(x), m;
-    int32_t n = 0;
-    float f, f2, h, l, q, k, s, r;
-    if ((u & 0x7fffffffu) == 0)
-        return float_of(0xff800000u);
-    if (u > 0x7f800000u)
-        return float_of(0x7fc00000u);
-    if (u == 0x7f800000u)
-        return x;
-    if (u < 0x00800000u) {
-        f = (float)(int32_t)u; /* exact, below 2^23 */
-        u = bits_of(f);
-        n = -149;
-    }
-    /* m: the bits of x moved to [sqrt(1/2), sqrt(2)); 0x3f3504f4 is just above sqrt(1/2) */
-    m = u - 0x3f3504f4u;
-    n += (int32_t)((m + 0x40000000u) >> 23) - 128;
-    m = (m & 0x007fffffu) + 0x3f3504f4u;
-    f = float_of(m);
-    f = f - 1.0f;
-    k = (float)n;
-    /* Q: (log2(1 + f) - f L) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1], degree 8, Remez, weight */
-    /* f^2 / log2(1 + f), then rounded to binary32: worst 1.1004 ulp over all positive floats. */
-    q = -0x1.c26434p-4f;
-    q = fma32(FMA_BASE, q, f, 0x1.7d4786p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.87485cp-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.a30596p-3f);
-    q = fma32(FMA_BASE, q, f, -0x1.eabd0ep-3f);
-    q = fma32(FMA_BASE, q, f, 0x1.277e3cp-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.715a72p-2f);
-    q = fma32(FMA_BASE, q, f, 0x1.ec7096p-2f);
-    q = fma32(FMA_BASE, q, f, -0x1.71547p-1f);
-    h = f * l_hi;
-    l = fma32(FMA_BASE, f, l_hi, -h); /* exact: what the product lost */
-    l = fma32(FMA_BASE, f, l_lo, l);
-    f2 = f * f;
-    l = fma32(FMA_BASE, f2, q, l);
-    s = k + h; /* |k| >= 1 > |h|, or k = 0: r is the exact rounding error of s */
-    r = s - k;
-    r = h - r;
-    l = r + l;
-    s = s + l;
-    return s;
-}
-
-/*
- * The binary32 nearest to 1 / sqrt(n), 1 <= n <= 2^62, integers only. With 4^24 <= 4^j / n < 4^25,
- * root = floor(sqrt(floor(4^j / n))) = floor(2^j / sqrt(n)) has 25 bits, one more than the result.
- * Half up is the nearest: a tie would be an odd root with root^2 n = 4^j, which does not exist.
- */
-static inline float inv_sqrt_nearest(uint64_t n)
-{
-    uint64_t quotient, remainder, root = 0, bit;
-    uint32_t j = 24, i;
-    float power;
-    while (j < 55 && n > (uint64_t)1 << 2 * (j - 24))
-        j++;
-    i = 2 * j < 63 ? 2 * j : 63;
-    quotient = ((uint64_t)1 << i) / n;
-    remainder = ((uint64_t)1 << i) % n;
-    for (; i < 2 * j; i++) { /* long division of 4^j by n goes on where 64 bits do not hold 4^j */
-        const uint64_t digit = 2 * remainder >= n ? 1 : 0;
-        quotient = 2 * quotient + digit;
-        remainder = 2 * remainder - (digit ? n : 0);
-    }
-    for (bit = (uint64_t)1 << 24; bit != 0; bit >>= 1)
-        if ((root + bit) * (root + bit) <= quotient)
-            root += bit;
-    power = float_of((127u - (j - 1)) << 23); /* 2^-(j-1) */
-    return (float)(int32_t)((root + 1) >> 1) * power;
-}
-
 /* src/halves.c - the 16-bit storage types: exact to f32; from f32 to nearest even, NaN canonical. */
 
 /* It chooses by masks, so that compilers vectorise loops of it. */
@@ -906,18 +1110,28 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
     }
 }
 
+/* The largest magnitude of a unit, a NaN or infinity if one is not finite. */
+static float size_of_unit(const float *x)
+{
+    int32_t most = 0;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = bits > most ? bits : most;
+    }
+    return float_of((uint32_t)most);
+}
+
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
 static float largest_of_unit(const float *x)
 {
-    float most = 0.0f;
-    int i;
-    for (i = 0; i < UNIT; i++) {
-        if (!is_finite(x[i]))
-            return float_of(CANONICAL_NAN);
-        if ((bits_of(x[i]) & 0x7fffffffu) > (bits_of(most) & 0x7fffffffu))
-            most = x[i];
-    }
-    return most;
+    const float size = size_of_unit(x);
+    int i = 0;
+    if (!is_finite(size))
+        return float_of(CANONICAL_NAN);
+    while ((bits_of(x[i]) & 0x7fffffffu) != bits_of(size))
+        i++;
+    return size > 0 ? x[i] : 0.0f;
 }
 
 /* 1 / d, and 0 for what gives no finite number, so that every q is one. */
@@ -928,12 +1142,11 @@ static float inverse_scale(float d)
 }
 
 /* Ties go away from 0. */
-static int nearest_away(float x)
+static inline float nearest_away(float x)
 {
-    const float size = x < 0 ? -x : x;
-    const int whole = (int)size;
-    const int near = whole + (size - (float)whole >= 0.5f);
-    return x < 0 ? -near : near;
+    const float size = float_of(bits_of(x) & 0x7fffffffu), whole = (float)(int32_t)size;
+    const float near = whole + (float)(size - whole >= 0.5f);
+    return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
 }
 
 /* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
@@ -942,16 +1155,9 @@ static int nearest_away(float x)
 static float round_unit(float *to, const float *x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
-    float rounded[UNIT], size, scale, inverse; /* `to` may be x */
-    int32_t most = 0;
+    const float size = size_of_unit(x), scale = size / 127.0f, inverse = inverse_scale(scale);
+    float rounded[UNIT]; /* `to` may be x */
     int i;
-    for (i = 0; i < UNIT; i++) {
-        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
-        most = bits > most ? bits : most;
-    }
-    size = float_of((uint32_t)most);
-    scale = size / 127.0f;
-    inverse = inverse_scale(scale);
     if (!is_finite(size)) {
         memset(to, 0, UNIT * sizeof *to);
         return float_of(CANONICAL_NAN);
@@ -970,23 +1176,29 @@ static void store_q8(q8_unit *to, const float *x)
 {
     const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
     const float d = size / 127.0f, inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT; i++) {
-        const float y = x[i] * inverse;
-        to->q[i] = (int8_t)(is_nan(d) ? 0 : nearest_away(y));
-    }
+    memset(to->q, 0, sizeof to->q);
+    if (is_nan(d))
+        return;
+    for (i = 0; i < UNIT; i++)
+        q[i] = (int32_t)nearest_away(x[i] * inverse);
+    for (i = 0; i < UNIT; i++)
+        to->q[i] = (int8_t)q[i];
 }
 
-/* x as q + middle, where the largest magnitude is q = -middle. */
-static int shifted_q(float x, float inverse, int middle)
+/* The numbers as q + middle, where the largest magnitude is q = -middle. */
+static void shift_unit(int32_t *q, const float *x, float inverse, int middle)
 {
-    const int most = 2 * middle - 1;
-    float y = x * inverse;
-    int q;
-    y = y + ((float)middle + 0.5f);
-    q = (int)y;
-    return q < most ? q : most;
+    const int32_t most = 2 * middle - 1;
+    const float up = (float)middle + 0.5f;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const float y = x[i] * inverse;
+        const int32_t near = (int32_t)(y + up);
+        q[i] = near < most ? near : most;
+    }
 }
 
 static float shifted_scale(const float *x, int middle)
@@ -998,26 +1210,31 @@ static float shifted_scale(const float *x, int middle)
 static void store_q5(q5_unit *to, const float *x)
 {
     const float d = shifted_scale(x, 16), inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     memset(to, 0, sizeof *to);
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT && !is_nan(d); i++) {
-        const int q = shifted_q(x[i], inverse, 16);
-        to->upper[i / 8] |= (uint8_t)(q >> 4 << i % 8);
-        to->lower[i % HALF_UNIT] |= (uint8_t)((q & 15) << (i < HALF_UNIT ? 0 : 4));
-    }
+    if (is_nan(d))
+        return;
+    shift_unit(q, x, inverse, 16);
+    for (i = 0; i < HALF_UNIT; i++)
+        to->lower[i] = (uint8_t)((q[i] & 15) | (q[i + HALF_UNIT] & 15) << 4);
+    for (i = 0; i < UNIT; i++)
+        to->upper[i / 8] |= (uint8_t)(q[i] >> 4 << i % 8);
 }
 
 static void store_q4(q4_unit *to, const float *x)
 {
     const float d = shifted_scale(x, 8), inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     memset(to, 0, sizeof *to);
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT && !is_nan(d); i++) {
-        const int q = shifted_q(x[i], inverse, 8);
-        to->q[i % HALF_UNIT] |= (uint8_t)(q << (i < HALF_UNIT ? 0 : 4));
-    }
+    if (is_nan(d))
+        return;
+    shift_unit(q, x, inverse, 8);
+    for (i = 0; i < HALF_UNIT; i++)
+        to->q[i] = (uint8_t)(q[i] | q[i + HALF_UNIT] << 4);
 }
 
 /* src/sizes.c - sizes and strides: sums and products stop at a limit instead of overflowing. */
@@ -2160,6 +2377,186 @@ ATTN_SET_KERNELS(PORTABLE_FMA)
 static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", PORTABLE_FMA_ENTRY);
 #endif
 
+/* src/select.c - which kernel sets this CPU can run, and which of them is best. */
+
+#define CPU_KNOWN 1u /* This bit says that the word has been written. */
+
+#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#ifdef __i386__
+#define SWAP_EBX "xchgl %%ebx, %k1\n\t"
+#else
+#define SWAP_EBX "xchgq %%rbx, %q1\n\t"
+#endif
+
+/* ebx may hold the GOT pointer of 32-bit position-independent code: it is saved by hand. */
+static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
+{
+    __asm__ volatile(SWAP_EBX "cpuid\n\t" SWAP_EBX
+                     : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
+                     : "0"(leaf), "2"(part));
+}
+
+/* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
+ * AVX, 5 to 7 for AVX-512. */
+static unsigned detect_cpu(void)
+{
+    /* The bits are FMA, OSXSAVE, AVX and F16C. */
+    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned dots = 1u << 11, avx_dots = 1u << 4;
+    unsigned r[4], low, high, found = CPU_KNOWN;
+    cpuid(0, 0, r);
+    if (r[0] < 7)
+        return found;
+    cpuid(1, 0, r);
+    if ((r[2] & basis) != basis)
+        return found;
+    /* This is xgetbv. */
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+    cpuid(7, 0, r);
+    if ((low & 0x06) == 0x06 && (r[1] & avx2))
+        found |= ATTN_CPU_AVX2;
+    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
+        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
+    if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
+        cpuid(7, 1, r);
+        found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+    }
+    return found;
+}
+#else
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN;
+}
+#endif
+
+static unsigned cpu_features; /* This is the only writable word of the library. */
+
+ATTN_API unsigned attn_cpu_features(void)
+{
+    unsigned features = LOAD_WORD(&cpu_features);
+    if (!features) {
+        features = detect_cpu();
+        STORE_WORD(&cpu_features, features);
+    }
+    return features;
+}
+
+#ifdef FMA_SECOND_BUILD
+static const attn_kernels *get_portable_fma(void)
+{
+    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_portable_fma : NULL;
+}
+#endif
+
+static const attn_kernels *get_portable(void)
+{
+    return &kernels_portable;
+}
+
+#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
+#define ON_X86 1
+#else
+#define ON_X86 0
+#endif
+#if defined __aarch64__ || defined _M_ARM64
+#define ON_ARM64 1
+#else
+#define ON_ARM64 0
+#endif
+
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
+static const struct kernel_source {
+    const char *name;
+    const attn_kernels *(*get)(void);
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
+    int native; /* Zero means that it is for another kind of CPU. */
+} kernel_sources[] = {
+#ifdef ATTN_SIMD_AVX512
+    { "avx512", attn_kernels_avx512, 0, ON_X86 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
+#endif
+#ifdef ATTN_SIMD_AVX2
+    { "avx2", attn_kernels_avx2, 0, ON_X86 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
+#endif
+#ifdef ATTN_SIMD_NEON
+    { "neon", attn_kernels_neon, 0, ON_ARM64 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
+#endif
+#ifdef FMA_SECOND_BUILD
+    { "portable_fma", get_portable_fma, 0, 1 },
+#endif
+#ifdef ATTN_SIMD_SSE2
+    { "sse2", attn_kernels_sse2, 0, ON_X86 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
+#endif
+    { "portable", get_portable, 0, 1 },
+};
+
+ATTN_API const attn_kernels *attn_kernels_get(int index)
+{
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (kernels && index-- == 0)
+            return kernels;
+    }
+    return NULL;
+}
+
+/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
+static const attn_kernels *best_kernels(int64_t rows)
+{
+    const attn_kernels *best = NULL;
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
+        const attn_kernels *kernels = kernel_sources[i].get();
+        if (!kernels)
+            continue;
+        if (!best)
+            best = kernels;
+        else if (kernel_sources[i].narrow && rows <= kernels->rows)
+            return kernels;
+        else
+            break;
+    }
+    return best;
+}
+
+/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
+static void put_missing_kernels(text *why)
+{
+    int i, count = 0;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (kernel_sources[i].native && !kernel_sources[i].get()) {
+            put(why, count++ ? ", " : "; kernels ");
+            put(why, kernel_sources[i].name);
+        }
+    if (count)
+        put(why, ": this CPU or its operating system cannot run them");
+}
+
+static const attn_kernels *find_kernels(const char *name, size_t length)
+{
+    const attn_kernels *kernels;
+    int i = 0;
+    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
+        i++;
+    return kernels;
+}
+
+ATTN_API const attn_kernels *attn_kernels_find(const char *name)
+{
+    return name ? find_kernels(name, strlen(name)) : NULL;
+}
+
+ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
+{
+    return kernels ? kernels->name : "none";
+}
+
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
 static int is_dtype(int dtype)
@@ -2167,268 +2564,98 @@ static int is_dtype(int dtype)
     return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
-#define STORE_NUMBER(name, type)                                                                   \
-    static void store_##name(void *data, int64_t at, const float *x)                               \
-    {                                                                                              \
-        ((type *)data)[at] = name##_from_f32(*x);                                                  \
-    }
-STORE_NUMBER(f16, uint16_t)
-STORE_NUMBER(bf16, uint16_t)
-STORE_NUMBER(e4m3, uint8_t)
-STORE_NUMBER(e5m2, uint8_t)
+/* Whole units of every type. */
+#define CONVERT_BLOCK (4 * UNIT)
 
-static void store_number_f32(void *data, int64_t at, const float *x)
+/* Kernels that narrow expect a canonical NaN. */
+static void make_canonical(float *x, int64_t n)
 {
-    store_f32(data, at, *x);
+    int64_t i;
+    for (i = 0; i < n; i++)
+        x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
 }
 
-#define STORE_UNIT(name, type)                                                                     \
-    static void store_##name##_0(void *data, int64_t at, const float *x)                           \
-    {                                                                                              \
-        store_##name((type *)data + at / UNIT, x);                                                 \
-    }
-STORE_UNIT(q8, q8_unit)
-STORE_UNIT(q5, q5_unit)
-STORE_UNIT(q4, q4_unit)
+static void store_floats(const attn_kernels *kernels, void *to, float *x, int64_t n)
+{
+    (void)kernels;
+    memcpy(to, x, (size_t)n * sizeof *x);
+}
 
-/* Stores of a unit, in the order of attn_dtype. They are no column of `storages`, so that programs which
- * convert nothing are without them. */
-static void (*const stores[])(void *data, int64_t at, const float *x) = {
-    store_number_f32, store_f16,  store_bf16, store_e4m3,
-    store_e5m2,       store_q8_0, store_q5_0, store_q4_0,
+/* Kernels that narrow make every zero +0. */
+static void give_signs(uint16_t *y, const float *x, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++)
+        y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
+}
+
+#define STORE_HALVES(name)                                                                         \
+    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
+    {                                                                                              \
+        kernels->narrow_##name(to, x, n);                                                          \
+        give_signs(to, x, n);                                                                      \
+    }
+STORE_HALVES(f16)
+STORE_HALVES(bf16)
+
+#define STORE_EIGHTHS(name)                                                                        \
+    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
+    {                                                                                              \
+        uint8_t *const y = to;                                                                     \
+        int64_t i;                                                                                 \
+        (void)kernels;                                                                             \
+        for (i = 0; i < n; i++)                                                                    \
+            y[i] = name##_from_f32(x[i]);                                                          \
+    }
+STORE_EIGHTHS(e4m3)
+STORE_EIGHTHS(e5m2)
+
+#define STORE_UNITS(name)                                                                          \
+    static void store_##name##_0(const attn_kernels *kernels, void *to, float *x, int64_t n)       \
+    {                                                                                              \
+        name##_unit *const y = to;                                                                 \
+        int64_t i;                                                                                 \
+        (void)kernels;                                                                             \
+        for (i = 0; i < n; i += UNIT)                                                              \
+            store_##name(y + i / UNIT, x + i);                                                     \
+    }
+STORE_UNITS(q8)
+STORE_UNITS(q5)
+STORE_UNITS(q4)
+
+/* Stores of whole units, in the order of attn_dtype. They are no column of `storages`, so that programs
+ * which convert nothing are without them. */
+static void (*const stores[])(const attn_kernels *kernels, void *to, float *x, int64_t n) = {
+    store_floats, store_f16, store_bf16, store_e4m3, store_e5m2, store_q8_0, store_q5_0, store_q4_0,
 };
 typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
+
+static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
+{
+    const attn_kernels *kernels = attn_kernels_get(0);
+    float x[CONVERT_BLOCK];
+    int64_t i, count;
+    for (i = 0; i < n; i += count) {
+        count = min64(n - i, CONVERT_BLOCK);
+        load_run(kernels, src_dtype, x, src, i, count);
+        make_canonical(x, count);
+        stores[dst_dtype](kernels, (char *)dst + bytes_between(dst_dtype, i), x, count);
+    }
+}
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
 {
-    float x[UNIT];
-    const storage *from, *to;
-    int64_t i, each, left = (int64_t)n;
-    int d;
+    int64_t each;
     if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
     if (n && (!dst || !src))
         return ATTN_ERR_ARG;
-    from = &storages[src_dtype];
-    to = &storages[dst_dtype];
-    each = max64(from->unit, to->unit);
-    if (left % each)
+    each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
+    if ((int64_t)n % each)
         return ATTN_ERR_ARG;
-    for (i = 0; i < left; i += each) {
-        if (from->load)
-            for (d = 0; d < each; d++)
-                x[d] = from->load(src, i + d);
-        else
-            from->read(&kernels_portable, x, (const char *)src + bytes_between(src_dtype, i), each);
-        for (d = 0; d < each; d += to->unit)
-            stores[dst_dtype](dst, i + d, x + d);
-    }
+    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
     return ATTN_OK;
-}
-
-/* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared. */
-
-typedef struct text {
-    char *at;
-    size_t left; /* left counts bytes that still fit, with the terminator. */
-} text;
-
-static inline text text_in(char *buffer, size_t bytes)
-{
-    text t;
-    t.at = buffer;
-    t.left = buffer ? bytes : 0;
-    if (t.left)
-        *t.at = 0;
-    return t;
-}
-
-COLD static void put(text *t, const char *s)
-{
-    while (*s && t->left > 1) {
-        *t->at++ = *s++;
-        t->left--;
-    }
-    if (t->left)
-        *t->at = 0;
-}
-
-COLD static void put_int(text *t, int64_t value)
-{
-    char digits[24];
-    char *d = digits + sizeof digits - 1;
-    uint64_t u = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    *d = 0;
-    do {
-        *--d = (char)('0' + u % 10);
-        u /= 10;
-    } while (u);
-    if (value < 0)
-        *--d = '-';
-    put(t, d);
-}
-
-/* put_float writes six digits, as d.ddddde-xx: enough for a sentence about a wrong value. */
-COLD static void put_float(text *t, float value)
-{
-    char digits[8];
-    double rest = value < 0 ? -(double)value : (double)value;
-    int64_t millionths;
-    int i, exponent = 0;
-    if (!is_finite(value)) {
-        put(t, is_nan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-        return;
-    }
-    for (; rest >= 10; exponent++)
-        rest /= 10;
-    for (; rest > 0 && rest < 1; exponent--)
-        rest *= 10;
-    put(t, value < 0 ? "-" : "");
-    millionths = (int64_t)(rest * 1e6 + 0.5);
-    if (millionths == 10000000) { /* It was rounded up to the next power of ten. */
-        millionths = 1000000;
-        exponent++;
-    }
-    put_int(t, millionths / 1000000);
-    digits[0] = '.';
-    for (i = 6; i >= 1; i--) {
-        digits[i] = (char)('0' + millionths % 10);
-        millionths /= 10;
-    }
-    digits[7] = 0;
-    put(t, digits);
-    if (exponent) {
-        put(t, "e");
-        put_int(t, exponent);
-    }
-}
-
-/* put_word puts a word of a text that may hold anything: control characters become '?'. */
-COLD static void put_word(text *t, const char *word, size_t length)
-{
-    char letter[2] = { 0, 0 };
-    size_t i;
-    for (i = 0; i < length; i++) {
-        letter[0] = (unsigned char)word[i] < ' ' || word[i] == 127 ? '?' : word[i];
-        put(t, letter);
-    }
-}
-
-/* put_numbers puts a sentence in which each # stands for the next number. */
-COLD static void put_numbers(text *t, const char *sentence, const int64_t *number)
-{
-    for (; *sentence; sentence++)
-        if (*sentence == '#')
-            put_int(t, *number++);
-        else
-            put_word(t, sentence, 1);
-}
-
-#define NUMBERS(...) ((const int64_t[]){ __VA_ARGS__ })
-
-/* put_field says "name (value)". */
-COLD static void put_field(text *t, const char *name, int64_t value)
-{
-    put(t, name);
-    put_numbers(t, " (#)", &value);
-}
-
-/* same_word tells whether the string a is the b_length letters at b. */
-static inline int same_word(const char *a, const char *b, size_t b_length)
-{
-    size_t i;
-    for (i = 0; i < b_length; i++)
-        if (a[i] != b[i] || !a[i])
-            return 0;
-    return a[b_length] == 0;
-}
-
-static inline int parse_int(const char *s, size_t length, int64_t *value)
-{
-    size_t i;
-    *value = 0;
-    for (i = 0; i < length; i++) {
-        if (s[i] < '0' || s[i] > '9' || *value > 100000000000000)
-            return 0;
-        *value = *value * 10 + (s[i] - '0');
-    }
-    return length > 0;
-}
-
-COLD static attn_status bad(text *why, attn_status status, const char *rest)
-{
-    put(why, rest);
-    return status;
-}
-
-COLD static attn_status bad_numbers(text *why, attn_status status, const char *sentence,
-                                    const int64_t *number)
-{
-    put_numbers(why, sentence, number);
-    return status;
-}
-
-/* done says "ok" where nothing was wrong. */
-static inline attn_status done(attn_status status, text *why)
-{
-    if (!status)
-        put(why, "ok");
-    return status;
-}
-
-/* bad_field says "name (value) rest". */
-COLD static attn_status bad_field(text *why, attn_status status, const char *name, int64_t value,
-                                  const char *rest)
-{
-    put_field(why, name, value);
-    return bad(why, status, rest);
-}
-
-/* bad_entry says "name[index] (value) rest". */
-COLD static attn_status bad_entry(text *why, const char *name, int64_t index, int64_t value,
-                                  const char *rest)
-{
-    put(why, name);
-    put_numbers(why, "[#] (#)", NUMBERS(index, value));
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-/* bad_after says "name[index] (value) rest (the entry before it)". */
-COLD static attn_status bad_after(text *why, const char *name, int64_t index, int64_t value,
-                                  const char *rest, int64_t before)
-{
-    bad_entry(why, name, index, value, rest);
-    put_numbers(why, " (#)", NUMBERS(before));
-    return ATTN_ERR_ARG;
-}
-
-COLD static attn_status bad_number(text *why, const char *name, float value, const char *rest)
-{
-    put(why, name);
-    put(why, " (");
-    put_float(why, value);
-    put(why, ")");
-    return bad(why, ATTN_ERR_ARG, rest);
-}
-
-/* too_small names the function `query`, which says how large the workspace should be. */
-COLD static attn_status too_small(text *why, int64_t have, int64_t least, const char *query)
-{
-    if (have > 0)
-        put_numbers(why, "workspace_bytes (#) must be at least #; ", NUMBERS(have, least));
-    else
-        put_numbers(why, "workspace is NULL or empty and must have at least # bytes; ", &least);
-    put(why, query);
-    return bad(why, ATTN_ERR_WORKSPACE, " says what is best");
-}
-
-/* verdict is the result of a public check function: its sentence in `buffer`, where *why began, or
- * "ok". Without a buffer it is the name of the status. */
-static inline const char *verdict(attn_status status, const char *buffer, text *why)
-{
-    done(status, why);
-    return why->left ? buffer : attn_status_string(status);
 }
 
 /* src/rules.c - rules about fields as data: ranges of counts and enums, strides, lengths, extents. */
@@ -3231,186 +3458,6 @@ COLD static call_axes axes_in_use(const attn_params *p)
     call_axes x = axes_of_call(p);
     x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
     return x;
-}
-
-/* src/select.c - which kernel sets this CPU can run, and which of them is best. */
-
-#define CPU_KNOWN 1u /* This bit says that the word has been written. */
-
-#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
-#ifdef __i386__
-#define SWAP_EBX "xchgl %%ebx, %k1\n\t"
-#else
-#define SWAP_EBX "xchgq %%rbx, %q1\n\t"
-#endif
-
-/* ebx may hold the GOT pointer of 32-bit position-independent code: it is saved by hand. */
-static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
-{
-    __asm__ volatile(SWAP_EBX "cpuid\n\t" SWAP_EBX
-                     : "=a"(out[0]), "=&r"(out[1]), "=c"(out[2]), "=d"(out[3])
-                     : "0"(leaf), "2"(part));
-}
-
-/* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
- * AVX, 5 to 7 for AVX-512. */
-static unsigned detect_cpu(void)
-{
-    /* The bits are FMA, OSXSAVE, AVX and F16C. */
-    const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
-    const unsigned dots = 1u << 11, avx_dots = 1u << 4;
-    unsigned r[4], low, high, found = CPU_KNOWN;
-    cpuid(0, 0, r);
-    if (r[0] < 7)
-        return found;
-    cpuid(1, 0, r);
-    if ((r[2] & basis) != basis)
-        return found;
-    /* This is xgetbv. */
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
-    cpuid(7, 0, r);
-    if ((low & 0x06) == 0x06 && (r[1] & avx2))
-        found |= ATTN_CPU_AVX2;
-    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
-        found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
-    if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
-        cpuid(7, 1, r);
-        found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
-    }
-    return found;
-}
-#else
-static unsigned detect_cpu(void)
-{
-    return CPU_KNOWN;
-}
-#endif
-
-static unsigned cpu_features; /* This is the only writable word of the library. */
-
-ATTN_API unsigned attn_cpu_features(void)
-{
-    unsigned features = LOAD_WORD(&cpu_features);
-    if (!features) {
-        features = detect_cpu();
-        STORE_WORD(&cpu_features, features);
-    }
-    return features;
-}
-
-#ifdef FMA_SECOND_BUILD
-static const attn_kernels *get_portable_fma(void)
-{
-    return attn_cpu_features() & ATTN_CPU_AVX2 ? &kernels_portable_fma : NULL;
-}
-#endif
-
-static const attn_kernels *get_portable(void)
-{
-    return &kernels_portable;
-}
-
-#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
-#define ON_X86 1
-#else
-#define ON_X86 0
-#endif
-#if defined __aarch64__ || defined _M_ARM64
-#define ON_ARM64 1
-#else
-#define ON_ARM64 0
-#endif
-
-/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
-static const struct kernel_source {
-    const char *name;
-    const attn_kernels *(*get)(void);
-    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
-    int native; /* Zero means that it is for another kind of CPU. */
-} kernel_sources[] = {
-#ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0, ON_X86 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
-#endif
-#ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0, ON_X86 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
-#endif
-#ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0, ON_ARM64 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
-#endif
-#ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0, 1 },
-#endif
-#ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0, ON_X86 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
-#endif
-    { "portable", get_portable, 0, 1 },
-};
-
-ATTN_API const attn_kernels *attn_kernels_get(int index)
-{
-    int i;
-    for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
-        if (kernels && index-- == 0)
-            return kernels;
-    }
-    return NULL;
-}
-
-/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
-static const attn_kernels *best_kernels(int64_t rows)
-{
-    const attn_kernels *best = NULL;
-    int i;
-    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
-        if (!kernels)
-            continue;
-        if (!best)
-            best = kernels;
-        else if (kernel_sources[i].narrow && rows <= kernels->rows)
-            return kernels;
-        else
-            break;
-    }
-    return best;
-}
-
-/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
-static void put_missing_kernels(text *why)
-{
-    int i, count = 0;
-    for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (kernel_sources[i].native && !kernel_sources[i].get()) {
-            put(why, count++ ? ", " : "; kernels ");
-            put(why, kernel_sources[i].name);
-        }
-    if (count)
-        put(why, ": this CPU or its operating system cannot run them");
-}
-
-static const attn_kernels *find_kernels(const char *name, size_t length)
-{
-    const attn_kernels *kernels;
-    int i = 0;
-    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
-        i++;
-    return kernels;
-}
-
-ATTN_API const attn_kernels *attn_kernels_find(const char *name)
-{
-    return name ? find_kernels(name, strlen(name)) : NULL;
-}
-
-ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
-{
-    return kernels ? kernels->name : "none";
 }
 
 /* src/tree.c - the merge tree over chunks of keys: where a complete node waits, and what it merges with.

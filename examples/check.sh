@@ -50,8 +50,8 @@ status=$?
 [ "$status" -eq 0 ] || cat "$work/raw"
 count "$status" "example train: its gradients are not the slopes of its loss"
 
-(cd "$top" && ${RUN:-} "$build/train" --quick --width 64 --heads 2 --storage LICENSE) > "$work/raw" 2>&1 &&
-    grep -q '^| q4_0, rotated, whole numbers |' "$work/raw"
+(cd "$top" && ${RUN:-} "$build/train" --quick --width 64 --heads 2 --storage LICENSE) \
+    > "$work/raw" 2>&1 && grep -q '^| q4_0, rotated, whole numbers |' "$work/raw"
 status=$?
 [ "$status" -eq 0 ] || cat "$work/raw"
 count "$status" "example train: its loss with K and V in fewer bits"

@@ -3,69 +3,103 @@
  */
 #pragma once
 
-#include "kernels.c"
+#include "select.c"
 
 static int is_dtype(int dtype)
 {
     return dtype >= 0 && dtype <= LAST_DTYPE;
 }
 
-#define STORE_NUMBER(name, type)                                                                   \
-    static void store_##name(void *data, int64_t at, const float *x)                               \
-    {                                                                                              \
-        ((type *)data)[at] = name##_from_f32(*x);                                                  \
-    }
-STORE_NUMBER(f16, uint16_t)
-STORE_NUMBER(bf16, uint16_t)
-STORE_NUMBER(e4m3, uint8_t)
-STORE_NUMBER(e5m2, uint8_t)
+/* Whole units of every type. */
+#define CONVERT_BLOCK (4 * UNIT)
 
-static void store_number_f32(void *data, int64_t at, const float *x)
+/* Kernels that narrow expect a canonical NaN. */
+static void make_canonical(float *x, int64_t n)
 {
-    store_f32(data, at, *x);
+    int64_t i;
+    for (i = 0; i < n; i++)
+        x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
 }
 
-#define STORE_UNIT(name, type)                                                                     \
-    static void store_##name##_0(void *data, int64_t at, const float *x)                           \
-    {                                                                                              \
-        store_##name((type *)data + at / UNIT, x);                                                 \
-    }
-STORE_UNIT(q8, q8_unit)
-STORE_UNIT(q5, q5_unit)
-STORE_UNIT(q4, q4_unit)
+static void store_floats(const attn_kernels *kernels, void *to, float *x, int64_t n)
+{
+    (void)kernels;
+    memcpy(to, x, (size_t)n * sizeof *x);
+}
 
-/* Stores of a unit, in the order of attn_dtype. They are no column of `storages`, so that programs which
- * convert nothing are without them. */
-static void (*const stores[])(void *data, int64_t at, const float *x) = {
-    store_number_f32, store_f16,  store_bf16, store_e4m3,
-    store_e5m2,       store_q8_0, store_q5_0, store_q4_0,
+/* Kernels that narrow make every zero +0. */
+static void give_signs(uint16_t *y, const float *x, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++)
+        y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
+}
+
+#define STORE_HALVES(name)                                                                         \
+    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
+    {                                                                                              \
+        kernels->narrow_##name(to, x, n);                                                          \
+        give_signs(to, x, n);                                                                      \
+    }
+STORE_HALVES(f16)
+STORE_HALVES(bf16)
+
+#define STORE_EIGHTHS(name)                                                                        \
+    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
+    {                                                                                              \
+        uint8_t *const y = to;                                                                     \
+        int64_t i;                                                                                 \
+        (void)kernels;                                                                             \
+        for (i = 0; i < n; i++)                                                                    \
+            y[i] = name##_from_f32(x[i]);                                                          \
+    }
+STORE_EIGHTHS(e4m3)
+STORE_EIGHTHS(e5m2)
+
+#define STORE_UNITS(name)                                                                          \
+    static void store_##name##_0(const attn_kernels *kernels, void *to, float *x, int64_t n)       \
+    {                                                                                              \
+        name##_unit *const y = to;                                                                 \
+        int64_t i;                                                                                 \
+        (void)kernels;                                                                             \
+        for (i = 0; i < n; i += UNIT)                                                              \
+            store_##name(y + i / UNIT, x + i);                                                     \
+    }
+STORE_UNITS(q8)
+STORE_UNITS(q5)
+STORE_UNITS(q4)
+
+/* Stores of whole units, in the order of attn_dtype. They are no column of `storages`, so that programs
+ * which convert nothing are without them. */
+static void (*const stores[])(const attn_kernels *kernels, void *to, float *x, int64_t n) = {
+    store_floats, store_f16, store_bf16, store_e4m3, store_e5m2, store_q8_0, store_q5_0, store_q4_0,
 };
 typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
+
+static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
+{
+    const attn_kernels *kernels = attn_kernels_get(0);
+    float x[CONVERT_BLOCK];
+    int64_t i, count;
+    for (i = 0; i < n; i += count) {
+        count = min64(n - i, CONVERT_BLOCK);
+        load_run(kernels, src_dtype, x, src, i, count);
+        make_canonical(x, count);
+        stores[dst_dtype](kernels, (char *)dst + bytes_between(dst_dtype, i), x, count);
+    }
+}
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
 {
-    float x[UNIT];
-    const storage *from, *to;
-    int64_t i, each, left = (int64_t)n;
-    int d;
+    int64_t each;
     if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
     if (n && (!dst || !src))
         return ATTN_ERR_ARG;
-    from = &storages[src_dtype];
-    to = &storages[dst_dtype];
-    each = max64(from->unit, to->unit);
-    if (left % each)
+    each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
+    if ((int64_t)n % each)
         return ATTN_ERR_ARG;
-    for (i = 0; i < left; i += each) {
-        if (from->load)
-            for (d = 0; d < each; d++)
-                x[d] = from->load(src, i + d);
-        else
-            from->read(&kernels_portable, x, (const char *)src + bytes_between(src_dtype, i), each);
-        for (d = 0; d < each; d += to->unit)
-            stores[dst_dtype](dst, i + d, x + d);
-    }
+    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
     return ATTN_OK;
 }

@@ -95,18 +95,28 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
     }
 }
 
+/* The largest magnitude of a unit, a NaN or infinity if one is not finite. */
+static float size_of_unit(const float *x)
+{
+    int32_t most = 0;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = bits > most ? bits : most;
+    }
+    return float_of((uint32_t)most);
+}
+
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
 static float largest_of_unit(const float *x)
 {
-    float most = 0.0f;
-    int i;
-    for (i = 0; i < UNIT; i++) {
-        if (!is_finite(x[i]))
-            return float_of(CANONICAL_NAN);
-        if ((bits_of(x[i]) & 0x7fffffffu) > (bits_of(most) & 0x7fffffffu))
-            most = x[i];
-    }
-    return most;
+    const float size = size_of_unit(x);
+    int i = 0;
+    if (!is_finite(size))
+        return float_of(CANONICAL_NAN);
+    while ((bits_of(x[i]) & 0x7fffffffu) != bits_of(size))
+        i++;
+    return size > 0 ? x[i] : 0.0f;
 }
 
 /* 1 / d, and 0 for what gives no finite number, so that every q is one. */
@@ -117,12 +127,11 @@ static float inverse_scale(float d)
 }
 
 /* Ties go away from 0. */
-static int nearest_away(float x)
+static inline float nearest_away(float x)
 {
-    const float size = x < 0 ? -x : x;
-    const int whole = (int)size;
-    const int near = whole + (size - (float)whole >= 0.5f);
-    return x < 0 ? -near : near;
+    const float size = float_of(bits_of(x) & 0x7fffffffu), whole = (float)(int32_t)size;
+    const float near = whole + (float)(size - whole >= 0.5f);
+    return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
 }
 
 /* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
@@ -131,16 +140,9 @@ static int nearest_away(float x)
 static float round_unit(float *to, const float *x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
-    float rounded[UNIT], size, scale, inverse; /* `to` may be x */
-    int32_t most = 0;
+    const float size = size_of_unit(x), scale = size / 127.0f, inverse = inverse_scale(scale);
+    float rounded[UNIT]; /* `to` may be x */
     int i;
-    for (i = 0; i < UNIT; i++) {
-        const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
-        most = bits > most ? bits : most;
-    }
-    size = float_of((uint32_t)most);
-    scale = size / 127.0f;
-    inverse = inverse_scale(scale);
     if (!is_finite(size)) {
         memset(to, 0, UNIT * sizeof *to);
         return float_of(CANONICAL_NAN);
@@ -159,23 +161,29 @@ static void store_q8(q8_unit *to, const float *x)
 {
     const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
     const float d = size / 127.0f, inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT; i++) {
-        const float y = x[i] * inverse;
-        to->q[i] = (int8_t)(is_nan(d) ? 0 : nearest_away(y));
-    }
+    memset(to->q, 0, sizeof to->q);
+    if (is_nan(d))
+        return;
+    for (i = 0; i < UNIT; i++)
+        q[i] = (int32_t)nearest_away(x[i] * inverse);
+    for (i = 0; i < UNIT; i++)
+        to->q[i] = (int8_t)q[i];
 }
 
-/* x as q + middle, where the largest magnitude is q = -middle. */
-static int shifted_q(float x, float inverse, int middle)
+/* The numbers as q + middle, where the largest magnitude is q = -middle. */
+static void shift_unit(int32_t *q, const float *x, float inverse, int middle)
 {
-    const int most = 2 * middle - 1;
-    float y = x * inverse;
-    int q;
-    y = y + ((float)middle + 0.5f);
-    q = (int)y;
-    return q < most ? q : most;
+    const int32_t most = 2 * middle - 1;
+    const float up = (float)middle + 0.5f;
+    int i;
+    for (i = 0; i < UNIT; i++) {
+        const float y = x[i] * inverse;
+        const int32_t near = (int32_t)(y + up);
+        q[i] = near < most ? near : most;
+    }
 }
 
 static float shifted_scale(const float *x, int middle)
@@ -187,24 +195,29 @@ static float shifted_scale(const float *x, int middle)
 static void store_q5(q5_unit *to, const float *x)
 {
     const float d = shifted_scale(x, 16), inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     memset(to, 0, sizeof *to);
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT && !is_nan(d); i++) {
-        const int q = shifted_q(x[i], inverse, 16);
-        to->upper[i / 8] |= (uint8_t)(q >> 4 << i % 8);
-        to->lower[i % HALF_UNIT] |= (uint8_t)((q & 15) << (i < HALF_UNIT ? 0 : 4));
-    }
+    if (is_nan(d))
+        return;
+    shift_unit(q, x, inverse, 16);
+    for (i = 0; i < HALF_UNIT; i++)
+        to->lower[i] = (uint8_t)((q[i] & 15) | (q[i + HALF_UNIT] & 15) << 4);
+    for (i = 0; i < UNIT; i++)
+        to->upper[i / 8] |= (uint8_t)(q[i] >> 4 << i % 8);
 }
 
 static void store_q4(q4_unit *to, const float *x)
 {
     const float d = shifted_scale(x, 8), inverse = inverse_scale(d);
+    int32_t q[UNIT];
     int i;
     memset(to, 0, sizeof *to);
     to->scale = f16_from_f32(d);
-    for (i = 0; i < UNIT && !is_nan(d); i++) {
-        const int q = shifted_q(x[i], inverse, 8);
-        to->q[i % HALF_UNIT] |= (uint8_t)(q << (i < HALF_UNIT ? 0 : 4));
-    }
+    if (is_nan(d))
+        return;
+    shift_unit(q, x, inverse, 8);
+    for (i = 0; i < HALF_UNIT; i++)
+        to->q[i] = (uint8_t)(q[i] | q[i + HALF_UNIT] << 4);
 }

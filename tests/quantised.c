@@ -216,9 +216,12 @@ static void say_strides(attn_tensor *x, const attn_params *p, int64_t keys, int6
 {
     const int64_t heads = x->stride_head == ATTN_STRIDE_BROADCAST ? 1 : oracle_heads_kv(p);
     const int by_token = p->layout || p->cu_seqlens_kv != NULL;
-    x->stride_seq = x->stride_seq != 0 ? x->stride_seq : by_token ? heads * dim : dim;
-    x->stride_head = x->stride_head != 0 ? x->stride_head : by_token ? dim : keys * dim;
-    x->stride_batch = x->stride_batch != 0 ? x->stride_batch : heads * keys * dim;
+    if (x->stride_seq == 0)
+        x->stride_seq = (ptrdiff_t)(by_token ? heads * dim : dim);
+    if (x->stride_head == 0)
+        x->stride_head = (ptrdiff_t)(by_token ? dim : keys * dim);
+    if (x->stride_batch == 0)
+        x->stride_batch = (ptrdiff_t)(heads * keys * dim);
 }
 
 void quantise_for_levels(test_problem *t)
