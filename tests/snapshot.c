@@ -478,8 +478,7 @@ static void test_strangers(void)
 }
 
 /* Numbers of anybody's choice under hashes that are right, or damage. */
-FUZZ_HARNESS(snapshot,
-             "snapshots that say anything: refused and nothing left, or loaded as they say")
+FUZZ_HARNESS(snapshot, "snapshots that say anything: refused, or loaded as they say")
 {
     const attn_snapshot s = file_snapshot(SEQUENCES, NULL, NULL);
     made_of m;
