@@ -261,10 +261,11 @@ typedef struct attn_drop {
 
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
-#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-/* Products of bytes besides: AVX-512 VNNI and AVX-VNNI. */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F, DQ and BW */
+/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd of 64-bit ARM. */
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
+#define ATTN_CPU_DOTS_ARM 32u
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -3256,7 +3257,7 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, 0, r);
@@ -3277,6 +3278,19 @@ static unsigned detect_cpu(void)
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
     }
     return found;
+}
+#elif defined __aarch64__ && defined __linux__
+#include <sys/auxv.h>
+
+/* Bit 20 is HWCAP_ASIMDDP. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | (getauxval(AT_HWCAP) >> 20 & 1 ? ATTN_CPU_DOTS_ARM : 0);
+}
+#elif defined __ARM_FEATURE_DOTPROD /* compilers for Apple's CPUs define it */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM;
 }
 #else
 static unsigned detect_cpu(void)

@@ -32,7 +32,7 @@ TABLE
 }
 
 # What gcc 12 and clang 14 cannot keep in 16 registers: constants of polynomials; and, once for each 32
-# numbers of q8_0 (few_floats, few_dots, units, dots), addresses of rows and sums that wait. File,
+# numbers of q8_0 (few_any, few_dots, any, dots), addresses of rows and sums that wait. File,
 # compiler, multiply-adds of a loop, then the stack accesses of each such loop at most, largest first.
 # Loops not listed: none. A line to be taken out when its loop is repaired, never one to be raised.
 known() {
