@@ -739,10 +739,11 @@ typedef struct attn_drop {
 
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
-#define ATTN_CPU_AVX512 4u /* AVX-512 F and DQ */
-/* Products of bytes besides: AVX-512 VNNI and AVX-VNNI. */
+#define ATTN_CPU_AVX512 4u /* AVX-512 F, DQ and BW */
+/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd of 64-bit ARM. */
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
+#define ATTN_CPU_DOTS_ARM 32u
 ATTN_API unsigned attn_cpu_features(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
@@ -2402,7 +2403,7 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, 0, r);
@@ -2423,6 +2424,19 @@ static unsigned detect_cpu(void)
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
     }
     return found;
+}
+#elif defined __aarch64__ && defined __linux__
+#include <sys/auxv.h>
+
+/* Bit 20 is HWCAP_ASIMDDP. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | (getauxval(AT_HWCAP) >> 20 & 1 ? ATTN_CPU_DOTS_ARM : 0);
+}
+#elif defined __ARM_FEATURE_DOTPROD /* compilers for Apple's CPUs define it */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM;
 }
 #else
 static unsigned detect_cpu(void)
@@ -2575,12 +2589,6 @@ static void make_canonical(float *x, int64_t n)
         x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
 }
 
-static void store_floats(const attn_kernels *kernels, void *to, float *x, int64_t n)
-{
-    (void)kernels;
-    memcpy(to, x, (size_t)n * sizeof *x);
-}
-
 /* Kernels that narrow make every zero +0. */
 static void give_signs(uint16_t *y, const float *x, int64_t n)
 {
@@ -2589,46 +2597,41 @@ static void give_signs(uint16_t *y, const float *x, int64_t n)
         y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
 }
 
-#define STORE_HALVES(name)                                                                         \
-    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
-    {                                                                                              \
-        kernels->narrow_##name(to, x, n);                                                          \
-        give_signs(to, x, n);                                                                      \
+/* store_block stores whole units; no column of `storages`, since clang then leaves it out of programs that
+ * convert nothing. */
+static void store_block(const attn_kernels *kernels, int dtype, void *to, const float *x, int64_t n)
+{
+    int64_t i;
+    switch (dtype) {
+    case ATTN_F16:
+    case ATTN_BF16:
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(to, x, n);
+        give_signs(to, x, n);
+        break;
+    case ATTN_E4M3:
+        for (i = 0; i < n; i++)
+            ((uint8_t *)to)[i] = e4m3_from_f32(x[i]);
+        break;
+    case ATTN_E5M2:
+        for (i = 0; i < n; i++)
+            ((uint8_t *)to)[i] = e5m2_from_f32(x[i]);
+        break;
+    case ATTN_Q8_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q8((q8_unit *)to + i, x + i * UNIT);
+        break;
+    case ATTN_Q5_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q5((q5_unit *)to + i, x + i * UNIT);
+        break;
+    case ATTN_Q4_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q4((q4_unit *)to + i, x + i * UNIT);
+        break;
+    default:
+        memcpy(to, x, (size_t)n * sizeof *x);
     }
-STORE_HALVES(f16)
-STORE_HALVES(bf16)
-
-#define STORE_EIGHTHS(name)                                                                        \
-    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
-    {                                                                                              \
-        uint8_t *const y = to;                                                                     \
-        int64_t i;                                                                                 \
-        (void)kernels;                                                                             \
-        for (i = 0; i < n; i++)                                                                    \
-            y[i] = name##_from_f32(x[i]);                                                          \
-    }
-STORE_EIGHTHS(e4m3)
-STORE_EIGHTHS(e5m2)
-
-#define STORE_UNITS(name)                                                                          \
-    static void store_##name##_0(const attn_kernels *kernels, void *to, float *x, int64_t n)       \
-    {                                                                                              \
-        name##_unit *const y = to;                                                                 \
-        int64_t i;                                                                                 \
-        (void)kernels;                                                                             \
-        for (i = 0; i < n; i += UNIT)                                                              \
-            store_##name(y + i / UNIT, x + i);                                                     \
-    }
-STORE_UNITS(q8)
-STORE_UNITS(q5)
-STORE_UNITS(q4)
-
-/* Stores of whole units, in the order of attn_dtype. They are no column of `storages`, so that programs
- * which convert nothing are without them. */
-static void (*const stores[])(const attn_kernels *kernels, void *to, float *x, int64_t n) = {
-    store_floats, store_f16, store_bf16, store_e4m3, store_e5m2, store_q8_0, store_q5_0, store_q4_0,
-};
-typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
+}
 
 static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
 {
@@ -2639,7 +2642,7 @@ static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype
         count = min64(n - i, CONVERT_BLOCK);
         load_run(kernels, src_dtype, x, src, i, count);
         make_canonical(x, count);
-        stores[dst_dtype](kernels, (char *)dst + bytes_between(dst_dtype, i), x, count);
+        store_block(kernels, dst_dtype, (char *)dst + bytes_between(dst_dtype, i), x, count);
     }
 }
 
@@ -10487,8 +10490,10 @@ static attn_status check_storage_apart(const attn_cache *c, const void *memory, 
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const attn_status status = check_written(set, 1, &k, why);
-    return status ? status : check_written(set, 1, &v, why);
+    const area mean = area_of_mean(c);
+    attn_status status = check_written(set, 1, &k, why);
+    status = status ? status : check_written(set, 1, &v, why);
+    return status ? status : check_written(set, 1, &mean, why);
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
@@ -10513,6 +10518,7 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
     status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)
         return status;
@@ -10790,7 +10796,7 @@ OWN_FRAME static attn_status check_distinct_from(const int32_t *sequences, int64
             continue;
         if (seen[at / 8] >> at % 8 & 1)
             return bad_entry(why, "sequences", b, sequences[b],
-                             " is there twice: a step has each sequence once");
+                             " is there twice: each may come once");
         seen[at / 8] = (uint8_t)(seen[at / 8] | 1 << at % 8);
     }
     *first = next;
@@ -11608,9 +11614,12 @@ static void store_word(unsigned char *to, uint64_t x)
         to[i] = (unsigned char)(x >> 8 * i);
 }
 
-/* hash_word can be inverted in each of its numbers: two words that differ give two hashes. */
+/* hash_word can be inverted in each of its numbers: two words that differ give two hashes. A word is
+ * mixed before it meets the hash, so that no simple change of the next one takes its change back. */
 static uint64_t hash_word(uint64_t hash, uint64_t word)
 {
+    word *= UINT64_C(0xbf58476d1ce4e5b9);
+    word = (word ^ word >> 32) * UINT64_C(0x94d049bb133111eb);
     hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
 }
@@ -11783,7 +11792,7 @@ OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
 static int64_t hash_mean(const attn_cache *c)
 {
     const int64_t n = mean_floats(c);
-    uint64_t hash = 0;
+    uint64_t hash = c->k_mean != NULL;
     int64_t i;
     for (i = 0; i < n; i++)
         hash = hash_word(hash, bits_of(c->k_mean[i]));
@@ -11976,7 +11985,8 @@ static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, 
     const int64_t most = c->ring ? c->rows : c->capacity;
     const int64_t values[] = { x->begin, x->end, x->overwritten_below };
     if (x->begin < 0 || x->end < x->begin || x->end > MOST_KEY_BASE || x->overwritten_below < 0 ||
-        x->overwritten_below > x->begin)
+        x->overwritten_below > x->begin ||
+        (x->overwritten_below && (!c->ring || x->begin == x->end)))
         return bad_numbers(why, ATTN_ERR_DATA,
                            "snapshot: a sequence with begin #, end #, overwritten_below #", values);
     if (x->end - x->begin > most)

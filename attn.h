@@ -259,7 +259,7 @@ typedef enum attn_status {
     ATTN_ERR_OVERFLOW,    /* Sizes or strides exceed the address space. */
     ATTN_ERR_WORKSPACE,   /* The workspace is missing or too small. */
     ATTN_ERR_UNSUPPORTED, /* The request is sensible, but it is not built. */
-    ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed, and outputs are undefined. */
+    ATTN_ERR_CALLBACK,    /* A callback or a backend failed; outputs of a call are undefined. */
     ATTN_ERR_FULL,        /* A cache has no room for the keys, and nothing was changed. */
     ATTN_ERR_DATA         /* What was read is damaged, or something else. */
 } attn_status;
@@ -610,7 +610,8 @@ typedef struct attn_params {
      * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
-     * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
+     * as it is; LSE, stats and raw states lack scale * q.vector, so that what is merged must have lost the
+     * same one. What sees logits themselves is refused: softcap, the
      * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
     int k_centered;
 
@@ -899,7 +900,8 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *text, c
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed, except o, lse and stats of attn_state_finish.
+ * are f32 and packed, except o, lse and stats of attn_state_finish. Keys that have lost a vector
+ * (p.k_centered) must have lost the same one in every part.
  */
 
 /* attn_state_merge() merges the states *a and *b of two parts of the keys into *out; *a has the
@@ -1128,8 +1130,8 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns and
-     * rotates rows in f32 before it rounds them; NULL if it need not. */
+    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns,
+     * centers and rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
 } attn_cache;
 
@@ -1266,17 +1268,17 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  *
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
- *   page size, capacity and byte order. It must agree in num_layers, num_heads_kv, head_dim,
- *   head_dim_v, both storage types, `rotated` and k_mean, in ring, window_left and, if it is a ring,
- *   rows; and in the rope of its keys and the caller's tag.
+ *   page size, capacity and byte order. A load refuses a snapshot that differs in num_layers,
+ *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, ring or window_left, in the
+ *   rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
  * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
  *   Each sequence follows: its begin, end and overwritten_below, then for each layer its rows in blocks
  *   of up to 64 numbers, which end before a multiple of 64: K and then V as [head, row, dim]. The head,
  *   the three numbers of a sequence, and each block end with a hash of everything so far. The first
  *   eight bytes name the format and its version: attn_cache_load takes only its own.
- * Damage. The hash goes over words of eight bytes. It finds every change of one word, and misses
- *   another with a probability of 2^-64. It is no signature: whoever can write a file can make one that
- *   loads. What such a file says is checked all the same, before anything is done with it.
+ * Damage. The hash finds every change within one word of eight bytes, and misses about one in 2^64 of
+ *   other damages. It is no signature: whoever can write a file can make one that loads. What such a
+ *   file says is checked all the same, before anything is done with it.
  * Sharing. Sequences that share pages are saved one by one, and do not share after a load. To keep
  *   pages shared, save one of them, and call attn_cache_fork after the load.
  * Aliasing. The callbacks must not change the cache.
@@ -1287,8 +1289,9 @@ typedef struct attn_snapshot {
     int64_t batch;            /* sequences */
     const int32_t *sequences; /* [batch], each at most once; NULL means 0, 1, ... */
     /* How the keys were turned before they were stored; NULL means that the cache did not turn them.
-     * Ropes agree if they turn alike: rope.dim, interleaved, and angles up to position 4096. A table
-     * with fewer positions agrees only with one that has as many or few. */
+     * Ropes agree if they turn alike: rope.dim, interleaved, and the angles of positions 1, 2, 4, ...
+     * 4096. A table that ends before 4096 is compared at those that it has, and agrees only with tables
+     * that have the same ones. */
     const attn_rope *rope;
     /* Any number of the caller's, such as a hash of the model's weights, that a load must repeat. */
     uint64_t tag;

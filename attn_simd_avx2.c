@@ -65,29 +65,28 @@
 #define b_nonzero(p) nonzero_avx2(p)
 #define v_half(p) _mm_loadu_si128((const void *)(p))
 #define v_i8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p))))
-#define v_byte(x, i)                                                                               \
-    _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v_int(x), 24 - 8 * (i)), 24))
+#define vi __m256i
+#define i_load(p) _mm256_loadu_si256((const void *)(p))
+#define i_set1(p) v_int(_mm256_broadcast_ss(p))
+#define i_store(p, x) _mm256_storeu_si256((void *)(p), x)
+#define i_zero() _mm256_setzero_si256()
+#define i_floats(x) _mm256_cvtepi32_ps(x)
+#define I_PARTS 2
+#define i_sum(sum, k, q) _mm256_add_epi32(sum, _mm256_madd_epi16(k, q))
+#define i_part(x, e) _mm256_srai_epi16((e) ? (x) : _mm256_slli_epi16(x, 8), 8)
+#define I_TURNED 0x80808080u
+#define i_turn(x) _mm256_xor_si256(x, _mm256_set1_epi32((int)I_TURNED))
 /* Their assemblers know the encoding of AVX-VNNI. */
 #if defined __clang__ ? __clang_major__ >= 13 : __GNUC__ >= 12
+#define i_dot(sum, k, q) dot_avx2(sum, k, q)
 #ifndef HAS_DOTS
 #define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS_256)
 #endif
-#define vi __m256i
-#define i_load(p) _mm256_loadu_si256((const void *)(p))
-#define i_set1(p) _mm256_set1_epi32(load_word(p))
-#define i_store(p, x) _mm256_storeu_si256((void *)(p), x)
-#define i_zero() _mm256_setzero_si256()
-#define i_minus(x) _mm256_sub_epi32(_mm256_setzero_si256(), x)
-#define i_floats(x) _mm256_cvtepi32_ps(x)
-#define i_flip(x) _mm256_xor_si256(x, _mm256_set1_epi32((int)0x80808080u))
-#define i_dot(sum, k, q) dot_avx2(sum, k, q)
-INLINE __m256i dot_avx2(__m256i sum, __m256i k, __m256i q)
-{
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(k), "x"(q));
-    return sum;
-}
+#else
+#define i_dot(sum, k, q) (sum) /* never called */
+#undef HAS_DOTS
+#define HAS_DOTS 0
 #endif
-#define v_sum(a, b, c) v_fma(a, b, c)
 #define v_scale(p) _mm256_cvtph_ps(_mm_set1_epi16(load_half(p)))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
@@ -125,6 +124,14 @@ INLINE __m256 words_below_avx2(words_avx2 x, uint32_t u)
     const __m256i limit = _mm256_xor_si256(_mm256_set1_epi32((int)u), sign);
     return v_float(_mm256_cmpgt_epi32(limit, _mm256_xor_si256(all, sign)));
 }
+
+#if defined __clang__ ? __clang_major__ >= 13 : __GNUC__ >= 12
+INLINE __m256i dot_avx2(__m256i sum, __m256i k, __m256i q)
+{
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(k), "x"(q));
+    return sum;
+}
+#endif
 
 INLINE uint32_t nonzero_avx2(const uint8_t *p)
 {

@@ -1,4 +1,4 @@
-/* attn_simd_avx512.c - the kernels of attn_simd.h for AVX-512 (F, DQ). Compiles to a stub on
+/* attn_simd_avx512.c - the kernels of attn_simd.h for AVX-512 (F, DQ, BW). Compiles to a stub on
  * other machines; needs no compiler flags.
  * SPDX-License-Identifier: MIT
  * attn 0.1.0
@@ -18,9 +18,10 @@
 #endif
 #include <immintrin.h> /* before the target: gcc else makes all of it need that */
 #if defined __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw"))),                 \
+                             apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512dq")
+#pragma GCC target("avx512f,avx512dq,avx512bw")
 #endif
 
 #define REGISTERS 32
@@ -66,8 +67,6 @@
 #define b_nonzero(p) nonzero_avx512(p)
 #define v_half(p) _mm256_loadu_si256((const void *)(p))
 #define v_i8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p))))
-#define v_byte(x, i)                                                                               \
-    _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v_int(x), 24u - 8u * (unsigned)(i)), 24))
 #ifndef HAS_DOTS
 #define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS_512)
 #endif
@@ -76,11 +75,13 @@
 #define i_set1(p) _mm512_set1_epi32(load_word(p))
 #define i_store(p, x) _mm512_storeu_si512((void *)(p), x)
 #define i_zero() _mm512_setzero_si512()
-#define i_minus(x) _mm512_sub_epi32(_mm512_setzero_si512(), x)
 #define i_floats(x) _mm512_cvtepi32_ps(x)
-#define i_flip(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)0x80808080u))
+#define I_TURNED 0x80808080u
+#define i_turn(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)I_TURNED))
+#define I_PARTS 2
+#define i_sum(sum, k, q) _mm512_add_epi32(sum, _mm512_madd_epi16(k, q))
+#define i_part(x, e) _mm512_srai_epi16((e) ? (x) : _mm512_slli_epi16(x, 8), 8)
 #define i_dot(sum, k, q) dot_avx512(sum, k, q)
-#define v_sum(a, b, c) v_fma(a, b, c)
 #define v_scale(p) _mm512_cvtph_ps(_mm256_set1_epi16(load_half(p)))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))

@@ -54,9 +54,40 @@
 #define vm_bits(m) mask_of_neon(m)
 #define b_nonzero(p) nonzero_neon(p)
 #define v_i8(p) i8_neon(p)
-#define v_byte(x, i)                                                                               \
-    vcvtq_f32_s32(vshrq_n_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 24 - 8 * (i)), 24))
-#define v_sum(a, b, c) v_fma(a, b, c)
+/* Code that is not inlined stays behind, and is for any CPU; gcc 7 knows no DotProd. */
+#if defined __OPTIMIZE__ && (defined __clang__ || __GNUC__ >= 8)
+#define DOT_PRODUCTS 1
+#else
+#define DOT_PRODUCTS 0
+#endif
+#if !DOT_PRODUCTS
+#undef HAS_DOTS
+#define HAS_DOTS 0
+#define i_dot(sum, k, q) (sum)
+#else
+#ifndef HAS_DOTS
+#define HAS_DOTS (attn_cpu_features() & ATTN_CPU_DOTS_ARM)
+#endif
+#define i_dot(sum, k, q) dot_neon(sum, k, q)
+#if defined __ARM_FEATURE_DOTPROD
+#define TARGET_1
+#elif defined __clang__
+#define TARGET_1 __attribute__((target("dotprod")))
+#else
+#define TARGET_1 __attribute__((target("arch=armv8.2-a+dotprod")))
+#endif
+#endif
+#define vi uint32x4_t
+#define i_load(p) v_int(v_load(p))
+#define i_set1(p) v_int(vld1q_dup_f32(p))
+#define i_store(p, x) v_store(p, v_float(x))
+#define i_zero() vdupq_n_u32(0)
+#define i_floats(x) vcvtq_f32_s32(vreinterpretq_s32_u32(x))
+#define I_TURNED 0u
+#define i_turn(x) (x)
+#define I_PARTS 1
+#define i_part(x, e) ((void)(e), (x))
+#define i_sum(sum, k, q) sum_neon(sum, vreinterpretq_s8_u32(k), vreinterpretq_s8_u32(q))
 #define v_scale(p) vcvt_f32_f16(vreinterpret_f16_s16(vdup_n_s16(load_half(p))))
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
@@ -88,6 +119,22 @@ INLINE uint32x4_t words_high_neon(uint32x4_t x, uint32x4_t factor)
     const uint64x2_t low = vmull_u32(vget_low_u32(x), vget_low_u32(factor));
     const uint64x2_t high = vmull_high_u32(x, factor);
     return vuzp2q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+}
+
+#if DOT_PRODUCTS
+/* An assembler takes it in functions for such a CPU only. */
+INLINE uint32x4_t dot_neon(uint32x4_t sum, uint32x4_t k, uint32x4_t q)
+{
+    __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(k), "w"(q));
+    return sum;
+}
+#endif
+
+/* Sums of two products fit 16 bits: 2 x 128 x 127 = 32512. */
+INLINE uint32x4_t sum_neon(uint32x4_t sum, int8x16_t k, int8x16_t q)
+{
+    const int16x8_t low = vmull_s8(vget_low_s8(k), vget_low_s8(q)), high = vmull_high_s8(k, q);
+    return vreinterpretq_u32_s32(vpadalq_s16(vreinterpretq_s32_u32(sum), vpaddq_s16(low, high)));
 }
 
 INLINE float32x4_t i8_neon(const int8_t *p)

@@ -68,8 +68,20 @@
 #define b_nonzero(p) nonzero_sse2(p)
 #define v_half(p) _mm_unpacklo_epi16(_mm_loadl_epi64((const void *)(p)), _mm_setzero_si128())
 #define v_i8(p) i8_sse2(p)
-#define v_byte(x, i) _mm_cvtepi32_ps(_mm_srai_epi32(_mm_slli_epi32(v_int(x), 24 - 8 * (i)), 24))
-#define v_sum(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)
+#define vi __m128i
+#define i_load(p) _mm_loadu_si128((const void *)(p))
+#define i_set1(p) _mm_set1_epi32(load_word(p))
+#define i_store(p, x) _mm_storeu_si128((void *)(p), x)
+#define i_zero() _mm_setzero_si128()
+#define i_floats(x) _mm_cvtepi32_ps(x)
+#define I_PARTS 2
+#define i_sum(sum, k, q) _mm_add_epi32(sum, _mm_madd_epi16(k, q))
+#define i_part(x, e) _mm_srai_epi16((e) ? (x) : _mm_slli_epi16(x, 8), 8)
+#undef HAS_DOTS
+#define HAS_DOTS 0
+#define I_TURNED 0u
+#define i_turn(x) (x)
+#define i_dot(sum, k, q) (sum)
 #define v_scale(p) sse2_from_f16(_mm_set1_epi32((uint16_t)load_half(p)))
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))

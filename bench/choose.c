@@ -212,7 +212,7 @@ static int apply_storage(const bench_options *o, bench_case *c)
                         o->types);
     c->integer |= o->integer;
     return !c->integer || case_k_dtype(c) >= ATTN_Q8_0 ||
-           complain("--integer is of k in q8_0, q5_0 or q4_0 (--types), not",
+           complain("--integer needs K in q8_0, q5_0 or q4_0 (--types), not",
                     case_dtype_name(case_k_dtype(c)));
 }
 

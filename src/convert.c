@@ -21,12 +21,6 @@ static void make_canonical(float *x, int64_t n)
         x[i] = is_nan(x[i]) ? float_of(CANONICAL_NAN) : x[i];
 }
 
-static void store_floats(const attn_kernels *kernels, void *to, float *x, int64_t n)
-{
-    (void)kernels;
-    memcpy(to, x, (size_t)n * sizeof *x);
-}
-
 /* Kernels that narrow make every zero +0. */
 static void give_signs(uint16_t *y, const float *x, int64_t n)
 {
@@ -35,46 +29,41 @@ static void give_signs(uint16_t *y, const float *x, int64_t n)
         y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
 }
 
-#define STORE_HALVES(name)                                                                         \
-    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
-    {                                                                                              \
-        kernels->narrow_##name(to, x, n);                                                          \
-        give_signs(to, x, n);                                                                      \
+/* store_block stores whole units; no column of `storages`, since clang then leaves it out of programs that
+ * convert nothing. */
+static void store_block(const attn_kernels *kernels, int dtype, void *to, const float *x, int64_t n)
+{
+    int64_t i;
+    switch (dtype) {
+    case ATTN_F16:
+    case ATTN_BF16:
+        (dtype == ATTN_F16 ? kernels->narrow_f16 : kernels->narrow_bf16)(to, x, n);
+        give_signs(to, x, n);
+        break;
+    case ATTN_E4M3:
+        for (i = 0; i < n; i++)
+            ((uint8_t *)to)[i] = e4m3_from_f32(x[i]);
+        break;
+    case ATTN_E5M2:
+        for (i = 0; i < n; i++)
+            ((uint8_t *)to)[i] = e5m2_from_f32(x[i]);
+        break;
+    case ATTN_Q8_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q8((q8_unit *)to + i, x + i * UNIT);
+        break;
+    case ATTN_Q5_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q5((q5_unit *)to + i, x + i * UNIT);
+        break;
+    case ATTN_Q4_0:
+        for (i = 0; i < n / UNIT; i++)
+            store_q4((q4_unit *)to + i, x + i * UNIT);
+        break;
+    default:
+        memcpy(to, x, (size_t)n * sizeof *x);
     }
-STORE_HALVES(f16)
-STORE_HALVES(bf16)
-
-#define STORE_EIGHTHS(name)                                                                        \
-    static void store_##name(const attn_kernels *kernels, void *to, float *x, int64_t n)           \
-    {                                                                                              \
-        uint8_t *const y = to;                                                                     \
-        int64_t i;                                                                                 \
-        (void)kernels;                                                                             \
-        for (i = 0; i < n; i++)                                                                    \
-            y[i] = name##_from_f32(x[i]);                                                          \
-    }
-STORE_EIGHTHS(e4m3)
-STORE_EIGHTHS(e5m2)
-
-#define STORE_UNITS(name)                                                                          \
-    static void store_##name##_0(const attn_kernels *kernels, void *to, float *x, int64_t n)       \
-    {                                                                                              \
-        name##_unit *const y = to;                                                                 \
-        int64_t i;                                                                                 \
-        (void)kernels;                                                                             \
-        for (i = 0; i < n; i += UNIT)                                                              \
-            store_##name(y + i / UNIT, x + i);                                                     \
-    }
-STORE_UNITS(q8)
-STORE_UNITS(q5)
-STORE_UNITS(q4)
-
-/* Stores of whole units, in the order of attn_dtype. They are no column of `storages`, so that programs
- * which convert nothing are without them. */
-static void (*const stores[])(const attn_kernels *kernels, void *to, float *x, int64_t n) = {
-    store_floats, store_f16, store_bf16, store_e4m3, store_e5m2, store_q8_0, store_q5_0, store_q4_0,
-};
-typedef char every_type_has_a_store[COUNT_OF(stores) == COUNT_OF(storages) ? 1 : -1];
+}
 
 static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
 {
@@ -85,7 +74,7 @@ static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype
         count = min64(n - i, CONVERT_BLOCK);
         load_run(kernels, src_dtype, x, src, i, count);
         make_canonical(x, count);
-        stores[dst_dtype](kernels, (char *)dst + bytes_between(dst_dtype, i), x, count);
+        store_block(kernels, dst_dtype, (char *)dst + bytes_between(dst_dtype, i), x, count);
     }
 }
 

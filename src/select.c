@@ -29,7 +29,7 @@ static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
-    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17;
+    const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, 0, r);
@@ -50,6 +50,19 @@ static unsigned detect_cpu(void)
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
     }
     return found;
+}
+#elif defined __aarch64__ && defined __linux__
+#include <sys/auxv.h>
+
+/* Bit 20 is HWCAP_ASIMDDP. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | (getauxval(AT_HWCAP) >> 20 & 1 ? ATTN_CPU_DOTS_ARM : 0);
+}
+#elif defined __ARM_FEATURE_DOTPROD /* compilers for Apple's CPUs define it */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM;
 }
 #else
 static unsigned detect_cpu(void)

@@ -30,8 +30,6 @@
  *   v_same(p, i)   the lanes of VL int32_t that are i;  vm_bits(m)  a mask as bits, lane 0 the lowest
  *   b_nonzero(p)   bit i tells whether byte i of 32 is not 0
  *   v_i8(p)        VL int8_t as floats;  v_scale(p)  the f16 at p in every lane
- *   v_byte(x, i)   byte i of the VL words, signed, as floats
- *   v_sum(a, b, c) a * b + c, where that is exact even if rounded twice
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
@@ -39,11 +37,15 @@
  *   w_load(p) w_set1(u)    VL words, and one in every lane;  w_xor(a, b, c)  of three
  *   w_low(x, u) w_high(x, u)   the lower and the upper words of the products of x and u
  *   w_below(x, u)  the lanes whose word is below u, without signs
- * Where a CPU may multiply bytes, too:
- *   HAS_DOTS       whether this one does (-DHAS_DOTS=0: a test of the way without)
- *   vi             VL words;  i_load(p) i_set1(p) i_store(p, x);  i_zero()  i_minus(x);  i_floats(x)  signed, as floats
- *   i_dot(sum, k, q)  sum + the products of 4 bytes, unsigned ones of k, signed ones of q
- *   i_flip(x)      the words of v_int with the upper bit of every byte the other way round
+ *   vi             VL words;  i_load(p) i_set1(p) i_store(p, x);  i_zero();  i_floats(x)  signed, as floats
+ *   HAS_DOTS       whether this CPU multiplies bytes (-DHAS_DOTS=0: a test of the way without):
+ *   i_dot(sum, k, q)  sum + the products of 4 signed bytes, where the bits I_TURNED of each word of k are
+ *                  the other way round
+ *   i_turn(x)      turns them
+ *   TARGET_1       what functions with i_dot are declared with, nothing if not defined
+ *   i_sum(sum, k, q)  on every CPU: sum + the products of parts of k and q
+ *   i_part(x, e)   part e of I_PARTS, 1 or 2: of 2 the numbers of bytes 0 and 2 of each word, in 16 bits, or
+ *                  of bytes 1 and 3; of 1 the bytes themselves
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
  *   v_quarters_f16(p, at)  the same of f16
@@ -129,6 +131,24 @@ INLINE int32_t load_word(const void *p)
     int32_t word;
     memcpy(&word, p, sizeof word);
     return word;
+}
+
+/* The 32 bytes of a unit of keys as words for its products, as queries have them: of 4 bytes, with the
+ * bits `turned` the other way round, or of 2 numbers of 16 bits. */
+INLINE void put_words(int bytes, uint32_t turned, float *to, const void *from)
+{
+    typedef int16_t pairs __attribute__((vector_size(32)));
+    typedef uint32_t words __attribute__((vector_size(32)));
+    pairs x;
+    memcpy(&x, from, sizeof x);
+    if (bytes)
+        x = (pairs)((words)x ^ turned);
+    else {
+        const pairs even = x << 8 >> 8, odd = x >> 8;
+        memcpy(to + 8, &odd, sizeof odd);
+        x = even;
+    }
+    memcpy(to, &x, sizeof x);
 }
 
 /* 16 bits from any address. */
@@ -1431,130 +1451,117 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 
 /* ---- Q K^T of whole numbers */
 
-/* Sums of 32 products are exact, so v_sum may round between its steps. Where a CPU multiplies bytes,
- * HAS_DOTS, queries are packed as bytes instead of floats: [head_dim / 4][rows][4], and behind them for
- * each unit and row what a sum begins with, as keys are 128 higher there. */
+/* Queries are packed as words, [words][rows], of 4 bytes or, where CPUs multiply none, of 2 numbers of
+ * 16 bits: of a unit eight words of bytes 0 and 2 of four, then those of bytes 1 and 3. Behind the half of head_dim
+ * lies for each unit and row what a sum begins with: i_dot may take bytes of keys for unsigned ones, which
+ * are 128 higher. */
 #define UNIT_KEYS 4
-#define UNIT_STEPS (UNIT_NUMBERS / 4)
-#ifndef i_dot
-#define HAS_DOTS 0
-#define vi vf
-#define i_load(p) v_load((const float *)(const void *)(p))
-#define i_set1(p) i_load(p)
-#define i_store(p, x) v_store(p, x)
-#define i_minus(x) (x)
-#define i_zero() v_zero()
-#define i_flip(x) v_float(x)
-#define i_dot(sum, k, q) v_sum(k, q, sum)
-#define i_floats(x) (x)
-#endif
+#define WORDS(dots) ((dots) ? 8 : 8 * I_PARTS)
+#define I_DOT(dots, sum, k, q) ((dots) ? i_dot(sum, k, q) : i_sum(sum, k, q))
+
+/* [head_dim / 4][rows] of bytes become twice as many words. The last come first, as they move up. */
+static void isa(split_words)(float *x, int64_t head_dim)
+{
+    int64_t d;
+    for (d = head_dim / 4 - 8; d >= 0; d -= 8)
+        EACH(v, NV) {
+            float *const from = x + d * ROWS + v * VL, *const to = from + d * ROWS;
+            vi word[8];
+            EACH(i, 8)
+                word[i] = i_load(from + i * ROWS);
+            EACH(i, 8)
+                EACH(e, 2)
+                    i_store(to + (8 * e + i) * ROWS, i_part(word[i], e));
+        }
+}
+
+/* to[unit][lane] = the sum of what the turned bits take from the keys. */
+static void isa(begin_sums)(float *to, const float *words, int64_t head_dim)
+{
+    const vi turned = i_turn(i_zero()); /* -128 as signed bytes */
+    int64_t t;
+    EACH(v, NV) {
+        vi sum = i_zero();
+        for (t = 0; t < head_dim / 4; t++) {
+            const vi x = i_load(words + t * ROWS + v * VL);
+            EACH(e, I_PARTS)
+                sum = i_sum(sum, i_part(turned, e), i_part(x, e));
+            if (t % WORDS(1) < WORDS(1) - 1)
+                continue;
+            i_store(to + t / WORDS(1) * ROWS + v * VL, sum);
+            sum = i_zero();
+        }
+    }
+}
 
 /* Rows of bytes first lie behind the half of `to`. Four bytes then move as one float does. */
-static void isa(pack_bytes)(float *to, const float *const *q, int64_t dim)
+static void isa(pack_units)(float *to, const float *const *q, int64_t head_dim)
 {
-    int8_t *const bytes = (int8_t *)(void *)(to + dim / 2 * ROWS);
-    const vi high = i_flip(v_int(v_zero()));
+    float *const half = to + head_dim / 2 * ROWS;
     const float *rows[ROWS];
     int64_t d;
-    int r, t;
+    int r;
     for (r = 0; r < ROWS; r++) {
-        int8_t *const row = bytes + r * dim;
-        for (d = 0; d < dim; d += VL)
+        int8_t *const row = (int8_t *)(void *)half + r * head_dim;
+        for (d = 0; d < head_dim; d += VL)
             EACH(i, VL)
                 row[d + i] = (int8_t)(int)q[r][d + i];
         rows[r] = (const float *)(const void *)row;
     }
-    isa(pack)(to, rows, dim / 4);
-    for (d = 0; d < dim; d += UNIT_NUMBERS)
-        EACH(v, NV) {
-            vi sum = i_zero();
-            for (t = 0; t < UNIT_STEPS; t++)
-                sum = i_dot(sum, high, i_load(to + (d / 4 + t) * ROWS + v * VL));
-            i_store(to + dim / 4 * ROWS + d / UNIT_NUMBERS * ROWS + v * VL, i_minus(sum));
-        }
-}
-
-static void isa(pack_units)(float *to, const float *const *q, int64_t head_dim)
-{
+    isa(pack)(to, rows, head_dim / 4);
+    memset(half, 0, (size_t)(head_dim / UNIT_NUMBERS * ROWS) * sizeof *half);
     if (HAS_DOTS)
-        isa(pack_bytes)(to, q, head_dim);
-    else
-        isa(pack)(to, q, head_dim);
+        isa(begin_sums)(half, to, head_dim);
+    else if (I_PARTS == 2)
+        isa(split_words)(to, head_dim);
 }
 
 /* A simd_units is a unit of the queries, from a lane on. */
 typedef struct isa(units)
 {
-    const float *x;       /* numbers, as floats */
-    const char *bytes;    /* or as bytes */
-    const int32_t *begin; /* and these */
+    const float *words, *begin; /* as bits */
     const float *scales;
 }
 isa(units);
 
-INLINE isa(units) isa(units_of)(const attn_product *p, int64_t u, int first)
+INLINE isa(units) isa(units_of)(int dots, const attn_product *p, int64_t u, int first)
 {
-    const char *const bytes = (const char *)p->by;
+    const float *const begin = p->by + p->dim / 2 * ROWS;
     const isa(units) q = {
-        p->by + u * UNIT_NUMBERS * ROWS + first,
-        bytes + (u * UNIT_NUMBERS * ROWS + first * 4),
-        (const int32_t *)(const void *)(bytes + p->dim * ROWS) + u * ROWS + first,
+        p->by + u * WORDS(dots) * ROWS + first,
+        begin + u * ROWS + first,
         p->scales + u * ROWS + first,
     };
     return q;
 }
 
-/* sums[i][v] of four keys and `width` vectors of lanes, of floats. */
-INLINE void isa(unit_sums)(int width, const isa(units) * q, const char *const *unit, vf (*sums)[NV])
+/* sums[i][v] of four keys and `width` vectors of lanes. */
+INLINE void isa(unit_sums)(int dots, int width, const isa(units) * q, const char *const *unit,
+                           vf (*sums)[NV])
 {
-    float k[UNIT_KEYS][UNIT_NUMBERS];
+    float k[UNIT_KEYS][WORDS(0)];
+    vi sum[UNIT_KEYS][NV];
     int t;
     EACH(i, UNIT_KEYS) {
-        EACH_STEP(d, UNIT_NUMBERS, VL)
-            v_store(k[i] + d, v_i8((const int8_t *)unit[i] + 2 + d));
+        put_words(WORDS(dots) == 8, I_TURNED, k[i], unit[i] + 2);
         EACH(v, width)
-            sums[i][v] = v_zero();
+            sum[i][v] = i_load(q->begin + v * VL);
     }
     ROLLED
-    for (t = 0; t < UNIT_NUMBERS; t++) {
-        vf x[NV];
-        EACH(v, width)
-            x[v] = v_load(q->x + t * ROWS + v * VL);
+    for (t = 0; t < WORDS(dots); t++) {
         EACH(i, UNIT_KEYS) {
-            const vf a = v_set1(k[i][t]);
-            EACH(v, width)
-                sums[i][v] = v_sum(a, x[v], sums[i][v]);
-        }
-    }
-}
-
-/* The same of bytes. */
-INLINE void isa(unit_dots)(int width, const isa(units) * q, const char *const *unit, vf (*sums)[NV])
-{
-    uint64_t k[UNIT_KEYS][UNIT_NUMBERS / 8];
-    vi dots[UNIT_KEYS][NV];
-    int t;
-    EACH(i, UNIT_KEYS) {
-        memcpy(k[i], unit[i] + 2, UNIT_NUMBERS);
-        EACH(d, UNIT_NUMBERS / 8)
-            k[i][d] ^= UINT64_C(0x8080808080808080);
-        EACH(v, width)
-            dots[i][v] = i_load(q->begin + v * VL);
-    }
-    ROLLED
-    for (t = 0; t < UNIT_STEPS; t++) {
-        vi x[NV];
-        EACH(v, width)
-            x[v] = i_load(q->bytes + (t * ROWS + v * VL) * 4);
-        EACH(i, UNIT_KEYS) {
-            const vi a = i_set1((const char *)k[i] + 4 * t);
-            EACH(v, width)
-                dots[i][v] = i_dot(dots[i][v], a, x[v]);
+            const vi a = i_set1(k[i] + t);
+            EACH(v, width) {
+                sum[i][v] = I_DOT(dots, sum[i][v], a, i_load(q->words + t * ROWS + v * VL));
+                PIN(sum[i][v]);
+                if (!dots)
+                    BARRIER;
+            }
         }
     }
     EACH(i, UNIT_KEYS)
         EACH(v, width)
-            sums[i][v] = i_floats(dots[i][v]);
+            sums[i][v] = i_floats(sum[i][v]);
 }
 
 /* The logits of four keys in `width` vectors of lanes. */
@@ -1570,11 +1577,8 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
             chain[i][v] = v_zero();
     }
     for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
-        const isa(units) q = isa(units_of)(p, u, first);
-        if (dots)
-            isa(unit_dots)(width, &q, unit, sums);
-        else
-            isa(unit_sums)(width, &q, unit, sums);
+        const isa(units) q = isa(units_of)(dots, p, u, first);
+        isa(unit_sums)(dots, width, &q, unit, sums);
         EACH(i, UNIT_KEYS) {
             const vf scale = v_scale(unit[i]);
             EACH(v, width)
@@ -1589,13 +1593,19 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
 }
 
 /* Each a function of its own: its loop has all registers. */
+#define TARGET_OF(dots) SIMD_JOIN(TARGET, dots)
+#define TARGET_0
+#ifndef TARGET_1
+#define TARGET_1
+#endif
 #define UNIT_ROWS(name, dots, width)                                                               \
+    TARGET_OF(dots)                                                                                \
     OUTLINE void isa(name)(const attn_product *p, const char *const *row, int first, float *s)     \
     {                                                                                              \
         isa(unit_rows)(dots, width, p, row, first, s);                                             \
     }
-UNIT_ROWS(units_one, 0, 1)
-UNIT_ROWS(units_all, 0, NV)
+UNIT_ROWS(any_one, 0, 1)
+UNIT_ROWS(any_all, 0, NV)
 UNIT_ROWS(dots_one, 1, 1)
 UNIT_ROWS(dots_all, 1, NV)
 
@@ -1605,8 +1615,8 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
     const int whole = p->lanes.begin < VL && p->lanes.end > ROWS - VL, step = whole ? ROWS : VL;
     void (*const one)(const attn_product *, const char *const *, int, float *) =
         HAS_DOTS ? whole ? isa(dots_all) : isa(dots_one)
-        : whole ? isa(units_all)
-                 : isa(units_one);
+        : whole ? isa(any_all)
+                 : isa(any_one);
     int j, first;
     for (j = 0; j < n; j += UNIT_KEYS) {
         float rest[UNIT_KEYS * ROWS];
@@ -1615,7 +1625,8 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
         float *const s = keys < UNIT_KEYS ? rest : to + j * ROWS;
         EACH(i, UNIT_KEYS)
             rows[i] = row + (j + (i < keys ? i : 0)) * p->runs->stride;
-        memset(s, 0, UNIT_KEYS * ROWS * sizeof *s); /* for the other lanes */
+        if (!whole) /* 70 cycles where that is a string instruction */
+            memset(s, 0, UNIT_KEYS * ROWS * sizeof *s); /* for the other lanes */
         isa(ask)(p->ahead);
         for (first = whole ? 0 : p->lanes.begin / VL * VL; first < p->lanes.end; first += step)
             one(p, rows, first, s);
@@ -1629,33 +1640,28 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
 INLINE void isa(few_sums)(int dots, int rows, const isa(units) * q, const char *const *from,
                           ptrdiff_t step, vf *sums)
 {
-    vi begun[FEW];
-    EACH_OF(r, 8, rows) {
-        sums[r] = v_zero();
-        begun[r] = i_set1(q->begin + r);
-    }
+    vi sum[FEW];
+    EACH_OF(r, 8, rows)
+        sum[r] = i_set1(q->begin + r);
     EACH(h, 2) {
         vf x[4];
         EACH(i, 4)
             x[i] = v_quarters(from, i * step + 2 + 16 * h);
         v_squares(x);
         EACH(i, 4) {
-            const int t = 4 * h + i;
-            if (dots) {
-                const vi k = i_flip(v_int(x[i]));
-                EACH_OF(r, 8, rows)
-                    begun[r] = i_dot(begun[r], k, i_set1(q->bytes + (t * ROWS + r) * 4));
-            } else {
-                EACH(e, 4) {
-                    const vf k = v_byte(x[i], e);
-                    EACH_OF(r, 8, rows)
-                        sums[r] = v_sum(k, v_set1(q->x[(4 * t + e) * ROWS + r]), sums[r]);
+            const vi word = v_int(x[i]);
+            EACH_OF(e, 2, WORDS(dots) / 8) {
+                const vi k = dots ? i_turn(word) : i_part(word, e);
+                const float *const words = q->words + (8 * e + 4 * h + i) * ROWS;
+                EACH_OF(r, 8, rows) {
+                    sum[r] = I_DOT(dots, sum[r], k, i_set1(words + r));
+                    PIN(sum[r]);
                 }
             }
         }
     }
     EACH_OF(r, 8, rows)
-        sums[r] = dots ? i_floats(begun[r]) : sums[r];
+        sums[r] = i_floats(sum[r]);
 }
 
 /* A vector of keys, lanes at..at+rows-1. */
@@ -1674,7 +1680,7 @@ INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char
     EACH_OF(r, 8, rows)
         chain[r] = v_zero();
     for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
-        const isa(units) q = isa(units_of)(p, u, at);
+        const isa(units) q = isa(units_of)(dots, p, u, at);
         uint16_t half[VL];
         vf scales;
         EACH(l, VL)
@@ -1692,7 +1698,7 @@ INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char
 }
 
 #define FEW_UNITS(name, dots, rows)                                                                \
-    OUTLINE void isa(name)(const attn_product *p, const char *row, float *s)                       \
+    TARGET_OF(dots) OUTLINE void isa(name)(const attn_product *p, const char *row, float *s)       \
     {                                                                                              \
         isa(few_units)(dots, rows, p, row, s);                                                     \
     }
@@ -1701,14 +1707,14 @@ INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char
     FEW_UNITS(name##_2, dots, 2)                                                                   \
     FEW_UNITS(name##_4, dots, 4)                                                                   \
     FEW_UNITS(name##_most, dots, FEW)
-FEW_UNITS_OF(few_floats, 0)
+FEW_UNITS_OF(few_any, 0)
 FEW_UNITS_OF(few_dots, 1)
 
 /* All whole vectors of keys; returns how many keys that are. */
 INLINE int isa(units_few)(const attn_product *p, const char *row)
 {
     static void (*const ways[2][4])(const attn_product *, const char *,
-                                    float *) = { WAYS(few_floats), WAYS(few_dots) };
+                                    float *) = { WAYS(few_any), WAYS(few_dots) };
     const int rows = isa(rows_of)(p->lanes);
     int j;
     for (j = 0; j + VL <= p->n && rows; j += VL) {

@@ -249,7 +249,7 @@ stops 'kernels does not take --mask' kernels --list --mask causal
 stops 'memory does not take --mask' memory --mask window --phases
 stops '--list does not take --json' --list --json "$work/one"
 stops '--types is K or K/V, .* not "f16/q8"' --shape 1,1,1,8,8,32 --types f16/q8
-stops '--integer is of k in q8_0.* not "f32"' --shape 1,1,1,8,8,32 --integer
+stops '--integer needs K in q8_0.* not "f32"' --shape 1,1,1,8,8,32 --integer
 stops 'head_dim (48) must be a multiple of 32' --shape 1,1,1,8,8,48 --types q8_0
 stops 'do not take "--types"' cache --types q8_0
 stops 'do not take "--integer"' decode --integer

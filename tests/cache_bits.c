@@ -432,6 +432,22 @@ static void one_passage(const struct route *route, int64_t chunk, int64_t base)
         compare_stored(&w, b);
 }
 
+static void check_means_apart(float *means)
+{
+    const attn_output over = { .data = means };
+    attn_cache c = cache;
+    size_t need;
+    CHECK(attn_cache_read(&cache, 0, 0, 0, 1, &over, NULL, why, WHY) == ATTN_ERR_ARG &&
+              strstr(why, "k overlaps k_mean") != NULL,
+          "%s", why);
+    c.begin = NULL;
+    c.k.data = c.v.data = NULL;
+    c.k_mean = (const float *)(const void *)((const char *)means + 2);
+    CHECK(attn_cache_size(&c, &need, why, WHY) == ATTN_ERR_ARG &&
+              strstr(why, "k_mean: its address must be a multiple of 4") != NULL,
+          "%s", why);
+}
+
 /* Each layer has a mean of its own. */
 static void test_means(void)
 {
@@ -456,6 +472,7 @@ static void test_means(void)
     s.seq_len = ROWS;
     s.k = s.v = strided(keys, GROUP_HEADS, LONG, BIT_DIM);
     CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK, "%s", why);
+    check_means_apart(means[0][0]);
     for (int64_t layer = 0; layer < LAYERS; layer++) {
         CHECK(attn_cache_write(&cache, layer, &s, why, WHY) == ATTN_OK, "%s", why);
         CHECK(attn_cache_read(&cache, layer, 0, 0, ROWS, &k, NULL, why, WHY) == ATTN_OK, "%s", why);

@@ -240,7 +240,7 @@ static const misuse misuses[] = {
     N64(extend, FEW_PAGES, s.seq_len, 5, FULL,
         "num_free (1) of num_pages (4) is too few: the step needs 2 pages"),
     PTR(extend, PLAIN, s.sequences, lists[1], ARG,
-        "sequences[1] (1) is there twice: a step has each sequence once"),
+        "sequences[1] (1) is there twice: each may come once"),
     PTR(append, PLAIN, s.sequences, lists[2], ARG, "sequences[0] (-1) must be from 0 to "),
     PTR(write, PLAIN, s.sequences, lists[3], ARG,
         "sequences[1] (3) must be from 0 to num_sequences - 1, 2"),

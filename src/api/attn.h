@@ -182,7 +182,7 @@ typedef enum attn_status {
     ATTN_ERR_OVERFLOW,    /* Sizes or strides exceed the address space. */
     ATTN_ERR_WORKSPACE,   /* The workspace is missing or too small. */
     ATTN_ERR_UNSUPPORTED, /* The request is sensible, but it is not built. */
-    ATTN_ERR_CALLBACK,    /* parallel_for or a backend failed, and outputs are undefined. */
+    ATTN_ERR_CALLBACK,    /* A callback or a backend failed; outputs of a call are undefined. */
     ATTN_ERR_FULL,        /* A cache has no room for the keys, and nothing was changed. */
     ATTN_ERR_DATA         /* What was read is damaged, or something else. */
 } attn_status;
@@ -533,7 +533,8 @@ typedef struct attn_params {
      * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
-     * as it is, and LSE lacks scale * q.vector. What sees logits themselves is refused: softcap, the
+     * as it is; LSE, stats and raw states lack scale * q.vector, so that what is merged must have lost the
+     * same one. What sees logits themselves is refused: softcap, the
      * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
     int k_centered;
 

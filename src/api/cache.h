@@ -98,8 +98,8 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
-    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns and
-     * rotates rows in f32 before it rounds them; NULL if it need not. */
+    /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns,
+     * centers and rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
 } attn_cache;
 

@@ -3,7 +3,8 @@
  *
  * A call over a part of the keys gives either a raw state (p.partial) or a finished result with its
  * LSE. Raw states keep the bits of one call; finished results agree within a few ulp. All arrays
- * are f32 and packed, except o, lse and stats of attn_state_finish.
+ * are f32 and packed, except o, lse and stats of attn_state_finish. Keys that have lost a vector
+ * (p.k_centered) must have lost the same one in every part.
  */
 #pragma once
 

@@ -335,8 +335,10 @@ static attn_status check_storage_apart(const attn_cache *c, const void *memory, 
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
     const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const attn_status status = check_written(set, 1, &k, why);
-    return status ? status : check_written(set, 1, &v, why);
+    const area mean = area_of_mean(c);
+    attn_status status = check_written(set, 1, &k, why);
+    status = status ? status : check_written(set, 1, &v, why);
+    return status ? status : check_written(set, 1, &mean, why);
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
@@ -361,6 +363,7 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                          ", as many as all sequences can need, must be at most 2147483647");
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
     status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)
         return status;

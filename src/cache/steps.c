@@ -96,7 +96,7 @@ OWN_FRAME static attn_status check_distinct_from(const int32_t *sequences, int64
             continue;
         if (seen[at / 8] >> at % 8 & 1)
             return bad_entry(why, "sequences", b, sequences[b],
-                             " is there twice: a step has each sequence once");
+                             " is there twice: each may come once");
         seen[at / 8] = (uint8_t)(seen[at / 8] | 1 << at % 8);
     }
     *first = next;

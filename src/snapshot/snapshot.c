@@ -52,7 +52,7 @@ OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
 static int64_t hash_mean(const attn_cache *c)
 {
     const int64_t n = mean_floats(c);
-    uint64_t hash = 0;
+    uint64_t hash = c->k_mean != NULL;
     int64_t i;
     for (i = 0; i < n; i++)
         hash = hash_word(hash, bits_of(c->k_mean[i]));
@@ -245,7 +245,8 @@ static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, 
     const int64_t most = c->ring ? c->rows : c->capacity;
     const int64_t values[] = { x->begin, x->end, x->overwritten_below };
     if (x->begin < 0 || x->end < x->begin || x->end > MOST_KEY_BASE || x->overwritten_below < 0 ||
-        x->overwritten_below > x->begin)
+        x->overwritten_below > x->begin ||
+        (x->overwritten_below && (!c->ring || x->begin == x->end)))
         return bad_numbers(why, ATTN_ERR_DATA,
                            "snapshot: a sequence with begin #, end #, overwritten_below #", values);
     if (x->end - x->begin > most)

@@ -37,9 +37,12 @@ static void store_word(unsigned char *to, uint64_t x)
         to[i] = (unsigned char)(x >> 8 * i);
 }
 
-/* hash_word can be inverted in each of its numbers: two words that differ give two hashes. */
+/* hash_word can be inverted in each of its numbers: two words that differ give two hashes. A word is
+ * mixed before it meets the hash, so that no simple change of the next one takes its change back. */
 static uint64_t hash_word(uint64_t hash, uint64_t word)
 {
+    word *= UINT64_C(0xbf58476d1ce4e5b9);
+    word = (word ^ word >> 32) * UINT64_C(0x94d049bb133111eb);
     hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
 }
