@@ -11598,7 +11598,7 @@ typedef struct stream {
     unsigned char chunk[STREAM_BYTES];
 } stream;
 
-static uint64_t load_word(const unsigned char *from)
+static uint64_t load_le64(const unsigned char *from)
 {
     uint64_t x = 0;
     int i;
@@ -11607,7 +11607,7 @@ static uint64_t load_word(const unsigned char *from)
     return x;
 }
 
-static void store_word(unsigned char *to, uint64_t x)
+static void store_le64(unsigned char *to, uint64_t x)
 {
     int i;
     for (i = 0; i < 8; i++)
@@ -11629,7 +11629,7 @@ static void hash_chunk(stream *st)
     int i;
     memset(st->chunk + st->filled, 0, (size_t)(-st->filled & 7));
     for (i = 0; i < st->filled; i += 8)
-        st->hash = hash_word(st->hash, load_word(st->chunk + i));
+        st->hash = hash_word(st->hash, load_le64(st->chunk + i));
 }
 
 /* carry gives bytes to the caller, or takes them. */
@@ -11671,9 +11671,9 @@ static void end_section(stream *st)
 {
     unsigned char hash[8];
     next_chunk(st);
-    store_word(hash, st->hash);
+    store_le64(hash, st->hash);
     carry(st, hash, 8);
-    if (!st->status && load_word(hash) != st->hash)
+    if (!st->status && load_le64(hash) != st->hash)
         st->status = ATTN_ERR_DATA;
 }
 
@@ -11699,9 +11699,9 @@ static void pass_bytes(stream *st, void *bytes, int64_t n)
 static void pass_number(stream *st, int64_t *x)
 {
     unsigned char word[8];
-    store_word(word, (uint64_t)*x);
+    store_le64(word, (uint64_t)*x);
     pass_bytes(st, word, 8);
-    *x = (int64_t)load_word(word);
+    *x = (int64_t)load_le64(word);
 }
 
 static int is_little_endian(void)

@@ -438,7 +438,7 @@ static void check_means_apart(float *means)
     attn_cache c = cache;
     size_t need;
     CHECK(attn_cache_read(&cache, 0, 0, 0, 1, &over, NULL, why, WHY) == ATTN_ERR_ARG &&
-              strstr(why, "k overlaps k_mean") != NULL,
+              strstr(why, "k_mean overlaps k") != NULL,
           "%s", why);
     c.begin = NULL;
     c.k.data = c.v.data = NULL;
