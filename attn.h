@@ -610,9 +610,9 @@ typedef struct attn_params {
      * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
-     * as it is; LSE, stats and raw states lack scale * q.vector, so that what is merged must have lost the
-     * same one. What sees logits themselves is refused: softcap, the
-     * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
+     * as it is. LSE, stats and raw states lack scale * q.vector, so all parts of a merge must have lost
+     * the same vector. Fields that need whole logits are refused: softcap, score, sinks, softmax1 and
+     * logits. Gradients and devices refuse k_centered. */
     int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the
@@ -1715,10 +1715,10 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and of any type that attn_forward takes, integer, rotated, o, lse, stats, q_len, kv_len,
- *   cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
+ *   strides and of any type that attn_forward takes, integer, rotated, k_centered, o, lse, stats, q_len,
+ *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
  *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
- *   bf16, and neither integer nor rotated.
+ *   bf16, and none of integer, rotated and k_centered.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -1865,8 +1865,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
  *   gradients, dq (f32), and the gradients of a part.
  * Storage. K and V may have any type that attn_forward takes, and travel in it, so that q8_0 sends a
- *   quarter of the bytes of f32; p.integer and p.rotated are taken, too. Gradients take f32, f16 and
- *   bf16, and neither of the two.
+ *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
+ *   f32, f16 and bf16, and none of the three.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the

@@ -1750,8 +1750,8 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 /* ---- Q K^T of whole numbers */
 
 /* Queries are packed as words, [words][rows], of 4 bytes or, where CPUs multiply none, of 2 numbers of
- * 16 bits: of a unit eight words of bytes 0 and 2 of four, then those of bytes 1 and 3. Behind the half of head_dim
- * lies for each unit and row what a sum begins with: i_dot may take bytes of keys for unsigned ones, which
+ * 16 bits: of a unit eight words of bytes 0 and 2 of four, then those of bytes 1 and 3. Behind the half
+ * of head_dim lies for each unit and row what a sum begins with: i_dot may take bytes of keys for unsigned ones, which
  * are 128 higher. */
 #define UNIT_KEYS 4
 #define WORDS(dots) ((dots) ? 8 : 8 * I_PARTS)

@@ -533,9 +533,9 @@ typedef struct attn_params {
      * 0 means neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
-     * as it is; LSE, stats and raw states lack scale * q.vector, so that what is merged must have lost the
-     * same one. What sees logits themselves is refused: softcap, the
-     * score callback, sinks, softmax1 and logits. Gradients and devices refuse it. */
+     * as it is. LSE, stats and raw states lack scale * q.vector, so all parts of a merge must have lost
+     * the same vector. Fields that need whole logits are refused: softcap, score, sinks, softmax1 and
+     * logits. Gradients and devices refuse k_centered. */
     int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the

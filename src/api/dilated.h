@@ -35,10 +35,10 @@
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and of any type that attn_forward takes, integer, rotated, o, lse, stats, q_len, kv_len,
- *   cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
+ *   strides and of any type that attn_forward takes, integer, rotated, k_centered, o, lse, stats, q_len,
+ *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
  *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
- *   bf16, and neither integer nor rotated.
+ *   bf16, and none of integer, rotated and k_centered.
  * Stack. It stays below 5.25 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
