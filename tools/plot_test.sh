@@ -129,8 +129,8 @@ expect "do not stop it" test "$(find "$work/data" -name '*.set' | wc -l)" -eq 9
 expect "nor enter its pictures" lacks latency.dat '"attn"'
 
 # What README shows comes from these files.
-for name in attn 'OpenBLAS [0-9.]* (unfused)' 'PyTorch [0-9.]*' 'ONNX Runtime [0-9.]*'; do
-    expect "docs/plots/peers_zen3.csv is drawn" data "$plots/peers_zen3.csv"
+for name in attn 'OpenBLAS [0-9.]* (unfused)' 'PyTorch [0-9.]*' 'ONNX Runtime [0-9.]*' 'ggml [0-9.]*'; do
+    expect "docs/plots/peers_intel.csv is drawn" data "$plots/peers_intel.csv"
     for panel in full causal decode; do
         expect "$panel has a line of $name" grep -qx "\"$name\"" "$work/data/peers_$panel.dat"
     done
@@ -195,7 +195,7 @@ if [ -f "$lib" ] && command -v python3 > "$work/found"; then
     expect "they become data files" data "$work/written_peers.csv"
     expect "attn has its times" grep -qx '"attn"' "$work/data/peers_causal.dat"
     expect "the same columns as in docs/plots" test \
-        "$(head -n 1 "$work/written_peers.csv")" = "$(head -n 1 "$plots/peers_zen3.csv")"
+        "$(head -n 1 "$work/written_peers.csv")" = "$(head -n 1 "$plots/peers_intel.csv")"
 else
     echo "plot_test: no $lib or no python3: compare_peers was not run"
 fi
