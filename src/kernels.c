@@ -199,6 +199,15 @@ WIDEN_UNITS(q8)
 WIDEN_UNITS(q5)
 WIDEN_UNITS(q4)
 
+KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT from,
+                          const float *RESTRICT scale, int64_t step, int64_t n)
+{
+    int64_t d;
+    (void)hw;
+    for (d = 0; d < n; d++)
+        to[d] = (float)from[d] * scale[d * step];
+}
+
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)

@@ -452,6 +452,13 @@ RUN_WIDEN_BYTES(widen_q8_0, 32)
 RUN_WIDEN_BYTES(widen_q5_0, 32)
 RUN_WIDEN_BYTES(widen_q4_0, 32)
 
+static void run_widen_i8(const attn_kernels *f, tile *t)
+{
+    for (int r = 0; r < t->rows; r++)
+        f->widen_i8(t->out[r], (const int8_t *)t->array[F16] + r * t->dim,
+                    (const float *)t->array[FACTOR] + r, 0, t->dim);
+}
+
 static void narrow(void (*kernel)(uint16_t *, const float *, int64_t), tile *t)
 {
     for (int r = 0; r < t->rows; r++)
@@ -551,6 +558,7 @@ const kernel_entry kernel_entries[] = {
     { "widen_q8_0", run_widen_q8_0, 0, BYTES, .amount = 5 },
     { "widen_q5_0", run_widen_q5_0, 0, BYTES, .amount = 5 },
     { "widen_q4_0", run_widen_q4_0, 0, BYTES, .amount = 5 },
+    { "widen_i8", run_widen_i8, 0, BYTES, .amount = 5 },
     { "narrow_f16", run_narrow_f16, 0, BYTES, .amount = 6 },
     { "narrow_bf16", run_narrow_bf16, 0, BYTES, .amount = 6 },
     { "tile", run_tile, 1, PRODUCT, .amount = 2 }, /* Q K^T and P V */
