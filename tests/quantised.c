@@ -159,6 +159,54 @@ static void check_strange(int round)
     CHECK(attn_convert(x, ATTN_F32, bytes, type->dtype, 1) == ATTN_ERR_ARG, "1 number");
 }
 
+/* attn_quantise_i8 beside what attn.h says of it, with halves that tie. */
+static void check_quantise(int round)
+{
+    static const float strange[] = { NAN, INFINITY, -INFINITY, 0.0f, 1e-40f };
+    enum { ROWS = 7 };
+    const int dim = (int)rng_int(1, 70);
+    float *x = test_alloc_at((size_t)(ROWS * dim) * sizeof *x, PLACE_PAGE_AFTER);
+    signed char *q = test_alloc_at((size_t)(ROWS * dim), PLACE_PAGE_AFTER);
+    float *scales = test_alloc_at(ROWS * sizeof *scales, PLACE_PAGE_AFTER);
+    for (int i = 0; i < ROWS * dim; i++)
+        x[i] = round % 2 ? rng_normal() : (float)rng_int(-254, 254) / 2;
+    for (int r = 0; r < ROWS && round % 2 == 0; r++)
+        x[r * dim] = 127;
+    for (int s = 0; s < 5; s++)
+        x[s * dim + rng_int(0, dim - 1)] = strange[s];
+    CHECK(attn_quantise_i8((int8_t *)q, scales, x, ROWS, dim) == ATTN_OK, "refused");
+    for (int r = 0; r < ROWS; r++) {
+        float most = 0, inverse;
+        int finite = 1;
+        for (int d = 0; d < dim; d++) {
+            most = fmaxf(most, fabsf(x[r * dim + d]));
+            finite &= isfinite(x[r * dim + d]);
+        }
+        most = most / 127.0f;
+        inverse = most > 0 ? 1.0f / most : 0.0f;
+        inverse = isfinite(inverse) ? inverse : 0.0f;
+        CHECK(finite ? scales[r] == most : isnan(scales[r]), "row %d: scale %g", r,
+              (double)scales[r]);
+        for (int d = 0; d < dim; d++) {
+            const float y = x[r * dim + d] * inverse;
+            const int want = finite ? (int)nearbyint((double)y) : 0;
+            if (!CHECK(q[r * dim + d] == want, "row %d: %g is %d, not %d", r,
+                       (double)x[r * dim + d], q[r * dim + d], want))
+                return;
+        }
+    }
+    CHECK(attn_quantise_i8(NULL, scales, x, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, NULL, x, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, NULL, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, -1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, 1, 0) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, INT64_MAX / 4, 8) == ATTN_ERR_ARG &&
+              attn_quantise_i8(NULL, NULL, NULL, 0, 1) == ATTN_OK &&
+              attn_convert(x, ATTN_F32, q, ATTN_I8, 1) == ATTN_ERR_ARG &&
+              attn_convert(q, ATTN_I8, x, ATTN_F32, 1) == ATTN_ERR_ARG,
+          "bad arguments are taken, or good ones are not");
+}
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Axes along which scales are one. */
@@ -406,6 +454,48 @@ static void check_decode(int round)
 static void check_scaled_decode(int round)
 {
     run_decode(round, 1);
+}
+
+/* Keys that all entries have, read once: the same bits, with scales of keys and of channels. */
+static void check_scaled_prefix(int round)
+{
+    enum { BATCH = 3, HEADS = 2, GROUP = 4, KEYS = 300, DIM = 64 };
+    const int by_channel = round % 2, rows = 1 + round % 3;
+    const int64_t scales = HEADS * (by_channel ? DIM : KEYS);
+    float *q = test_alloc((size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q);
+    int8_t *k = test_alloc(HEADS * KEYS * DIM);
+    float *by = test_alloc((size_t)(BATCH * scales) * sizeof *by), *o[2];
+    attn_info info;
+    attn_params p = { .batch = BATCH,
+                      .num_heads_q = HEADS * GROUP,
+                      .num_heads_kv = HEADS,
+                      .seq_len_q = rows,
+                      .seq_len_kv = KEYS,
+                      .head_dim = DIM,
+                      .integer = round / 2 % 2,
+                      .causal = 1 };
+    for (int i = 0; i < BATCH * HEADS * GROUP * rows * DIM; i++)
+        q[i] = rng_normal();
+    for (int i = 0; i < HEADS * KEYS * DIM; i++)
+        k[i] = (int8_t)rng_int(-128, 127);
+    for (int64_t i = 0; i < BATCH * scales; i++) /* every entry has an equal copy */
+        by[i] = i < scales ? 0.002f + 0.03f * rng_unit() : by[i - scales];
+    p.q.data = q;
+    p.k.dtype = p.v.dtype = ATTN_I8;
+    p.k.data = p.v.data = k;
+    p.k.stride_batch = p.v.stride_batch = ATTN_STRIDE_BROADCAST;
+    p.k_scales.data = by;
+    *(by_channel ? &p.k_scales.stride_seq : &p.k_scales.stride_dim) = ATTN_STRIDE_BROADCAST;
+    p.v_scales = p.k_scales;
+    for (int way = 0; way < 2; way++) {
+        p.shared_keys = way ? 290 : 0;
+        p.o.data = o[way] = test_alloc((size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q);
+        CHECK(test_run(&p) == ATTN_OK, "refused");
+    }
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, "prefix of 288 keys") != NULL, "%s",
+          info.reasons);
+    CHECK(memcmp(o[0], o[1], (size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q) == 0,
+          "bits differ");
 }
 
 /* Whole numbers: within the bounds of the oracle, whichever way; and the tiled way has the bits of the
@@ -750,6 +840,110 @@ static void check_misuse(int round)
     expect(&p, "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
 }
 
+static attn_params scaled_call(void)
+{
+    static const float scales[64];
+    attn_params p = {
+        .batch = 1, .num_heads_q = 2, .seq_len_q = 3, .seq_len_kv = 4, .head_dim = 64
+    };
+    p.k.dtype = p.v.dtype = ATTN_I8;
+    p.k_scales.data = p.v_scales.data = scales;
+    p.k_scales.stride_dim = p.v_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    return p;
+}
+
+static void check_scales_misuse(int round)
+{
+    static const float scales[1];
+    attn_params p = scaled_call();
+    attn_resumable *memory = NULL;
+    attn_dilated_branch branch = { .segment = 4 };
+    const attn_dilated dilated = { .branches = &branch, .num_branches = 1 };
+    size_t bytes;
+    char why[400];
+    (void)round;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "refused");
+    p.k_scales.data = NULL;
+    expect(&p, "k.dtype (8) is i8, but k_scales.data is NULL");
+    p = scaled_call();
+    p.v_scales.data = NULL;
+    expect(&p, "v.dtype (8) is i8, but v_scales.data is NULL");
+    p = scaled_call();
+    p.k.dtype = ATTN_Q8_0;
+    expect(&p, "k.dtype (5) must be 8 for i8 when k_scales is given");
+    p = scaled_call();
+    p.v.dtype = ATTN_F32;
+    expect(&p, "v.dtype (0) must be 8 for i8 when v_scales is given");
+    p = scaled_call();
+    p.q.dtype = ATTN_I8;
+    expect(&p, "q.dtype (8) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
+    p = scaled_call();
+    p.integer = 1;
+    p.head_dim = 72;
+    p.k_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    expect(&p, "head_dim (72) must be a multiple of 32 where integer is set");
+    p.head_dim = 64;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "refused");
+    p.k_scales.stride_dim = 0;
+    p.k_scales.stride_batch = ATTN_STRIDE_BROADCAST;
+    expect_status(&p, ATTN_ERR_UNSUPPORTED,
+                  "integer (1) needs k_scales that all channels or all keys of a head share: set "
+                  "stride_dim, or stride_seq (with pages also stride_batch), to "
+                  "ATTN_STRIDE_BROADCAST");
+    p.k_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "scales of channels are refused");
+    p.kv_rows.page_size = 2;
+    p.kv_rows.num_pages = 2;
+    p.kv_rows.table = (const int32_t[]){ 0, 1 };
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "scales of channels are refused in pages");
+    p.k_scales.stride_batch = 0;
+    expect_status(&p, ATTN_ERR_UNSUPPORTED,
+                  "integer (1) needs k_scales that all channels or all keys of a head share: set "
+                  "stride_dim, or stride_seq (with pages also stride_batch), to "
+                  "ATTN_STRIDE_BROADCAST");
+    p = scaled_call();
+    p.k_scales.stride_head = PTRDIFF_MAX / 2;
+    expect_status(&p, ATTN_ERR_OVERFLOW,
+                  "k_scales: batch (1) x heads (2) x rows (4) x columns (64) with its strides exceeds "
+                  "the address space");
+    p = scaled_call();
+    p.k_scales.data = (const float *)(const void *)((const char *)scales + 1);
+    expect(&p, "k_scales: its address must be a multiple of 4, the alignment of its elements");
+    p = scaled_call();
+    attn_resume_check(&p, 0, NULL, memory, 0, why, sizeof why);
+    CHECK(strcmp(why, "k_scales is set, but attn_resume_begin does not take it") == 0, "%s", why);
+    attn_dilated_check(&p, &dilated, NULL, 0, why, sizeof why);
+    CHECK(strcmp(why, "k_scales is set, but dilated attention does not take it") == 0, "%s", why);
+}
+
+/* O in the memory of scales, just behind them, and on the last of them. */
+static void check_scale_places(int round)
+{
+    enum { KEYS = 5, DIM = 64 };
+    float *both = test_alloc((KEYS + DIM) * sizeof *both), *q = test_alloc(DIM * sizeof *q);
+    int8_t *k = test_alloc(KEYS * DIM), *v = test_alloc(KEYS * DIM);
+    attn_params p = scaled_call();
+    size_t bytes = 0;
+    char why[200];
+    memset(both, 0, (KEYS + DIM) * sizeof *both);
+    memset(q, 0, DIM * sizeof *q);
+    p.num_heads_q = p.seq_len_q = 1;
+    p.seq_len_kv = KEYS;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    *(round % 2 ? &p.k_scales.data : &p.v_scales.data) = both;
+    *(round % 2 ? &p.v_scales.data : &p.k_scales.data) = test_alloc(KEYS * sizeof *both);
+    p.o.data = both + KEYS - round / 2;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "no size");
+    attn_check(&p, test_alloc(bytes), bytes, why, sizeof why);
+    CHECK(strcmp(why, round < 2    ? "ok"
+                      : round == 2 ? "o overlaps v_scales: what a call writes needs memory of its own"
+                                   : "o overlaps k_scales: what a call writes needs memory of its "
+                                     "own") == 0,
+          "%s", why);
+}
+
 /* Gradients take plain types alone and say so, of every level; tests/ring_errors.c has the ring. */
 static void check_gradients(int round)
 {
@@ -805,6 +999,10 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "rotated values", check_rotated_back, 40, 0 },
         { "centered keys", check_centered, 8, 0 },
         { "strange queries", check_strange_queries, 5, 0 },
+        { "rows of bytes", check_quantise, 6, 1 },
+        { "misuse of scales", check_scales_misuse, 1, 1 },
+        { "scales in places", check_scale_places, 4, 1 },
+        { "scales, shared keys", check_scaled_prefix, 12, 0 },
         { "scales, any masks", check_scaled, 60, 0 },
         { "scales, sequences", check_scaled_packed, 20, 0 },
         { "scales, decoding", check_scaled_decode, 48, 0 },
