@@ -798,6 +798,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \
@@ -1920,6 +1922,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
             s[r] = cap2 * x;
         }
     }
+}
+
+KERNEL void scale_keys_body(int hw, float *RESTRICT s, const float *RESTRICT scale, int n)
+{
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * scale[j];
 }
 
 KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
@@ -3763,7 +3774,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row. */
+    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -6931,20 +6942,18 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* scale_keys multiplies logits of whole numbers by the scale of their key. */
-static void scale_keys(const tile *t, float *s, int64_t j0, int n)
+/* scale_logits multiplies logits of whole numbers by the scales of their keys. */
+static void scale_logits(const tile *t, float *s, int64_t j0, int n)
 {
-    const int rows = t->pl->rows;
+    float *scale = t->x_tile;
     key_place at = key_at(&t->pr->p, &t->s, j0);
-    int j, r;
-    for (j = 0; j < n; j++, s += rows, next_row(&at)) {
-        float scale;
+    int j;
+    for (j = 0; j < n; j++, next_row(&at)) {
         if (at.left == 0)
             next_place(&t->pr->p, &t->s, &at);
-        scale = *scales_of(t, KEYS, &at);
-        for (r = 0; r < rows; r++)
-            s[r] = s[r] * scale;
+        scale[j] = *scales_of(t, KEYS, &at);
     }
+    t->pl->kernels->scale_keys(s, scale, n);
 }
 
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
@@ -6973,7 +6982,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
-            scale_keys(t, s, j0, n);
+            scale_logits(t, s, j0, n);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {

@@ -285,6 +285,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \
@@ -1445,6 +1447,16 @@ static void isa(rescale)(float *x, const float *alpha, int64_t count)
         float *row = x + v * VL;
         for (k = 0; k < count; k++, row += ROWS)
             v_store(row, v_mul(v_load(row), a));
+    }
+}
+
+static void isa(scale_keys)(float *s, const float *scale, int n)
+{
+    int j;
+    for (j = 0; j < n; j++, s += ROWS) {
+        const vf by = v_set1(scale[j]);
+        EACH(v, NV)
+            v_store(s + v * VL, v_mul(v_load(s + v * VL), by));
     }
 }
 

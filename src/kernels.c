@@ -261,6 +261,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
     }
 }
 
+KERNEL void scale_keys_body(int hw, float *RESTRICT s, const float *RESTRICT scale, int n)
+{
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * scale[j];
+}
+
 KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
                                const float *RESTRICT factor, int n)
 {

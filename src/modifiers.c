@@ -165,20 +165,18 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
-/* scale_keys multiplies logits of whole numbers by the scale of their key. */
-static void scale_keys(const tile *t, float *s, int64_t j0, int n)
+/* scale_logits multiplies logits of whole numbers by the scales of their keys. */
+static void scale_logits(const tile *t, float *s, int64_t j0, int n)
 {
-    const int rows = t->pl->rows;
+    float *scale = t->x_tile;
     key_place at = key_at(&t->pr->p, &t->s, j0);
-    int j, r;
-    for (j = 0; j < n; j++, s += rows, next_row(&at)) {
-        float scale;
+    int j;
+    for (j = 0; j < n; j++, next_row(&at)) {
         if (at.left == 0)
             next_place(&t->pr->p, &t->s, &at);
-        scale = *scales_of(t, KEYS, &at);
-        for (r = 0; r < rows; r++)
-            s[r] = s[r] * scale;
+        scale[j] = *scales_of(t, KEYS, &at);
     }
+    t->pl->kernels->scale_keys(s, scale, n);
 }
 
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
@@ -207,7 +205,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
-            scale_keys(t, s, j0, n);
+            scale_logits(t, s, j0, n);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {

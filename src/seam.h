@@ -223,6 +223,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \

@@ -1146,6 +1146,16 @@ static void isa(rescale)(float *x, const float *alpha, int64_t count)
     }
 }
 
+static void isa(scale_keys)(float *s, const float *scale, int n)
+{
+    int j;
+    for (j = 0; j < n; j++, s += ROWS) {
+        const vf by = v_set1(scale[j]);
+        EACH(v, NV)
+            v_store(s + v * VL, v_mul(v_load(s + v * VL), by));
+    }
+}
+
 /* ---- masks */
 
 static void isa(clip)(float *s, int n, const int *begin, const int *end)

@@ -246,6 +246,14 @@ static void run_softcap(const attn_kernels *f, tile *t)
     f->softcap(t->array[S], KEYS, 32.0f, 0.03125f);
 }
 
+static void run_scale_keys(const attn_kernels *f, tile *t)
+{
+    float one[KEYS];
+    for (int j = 0; j < KEYS; j++)
+        one[j] = 1.0f;
+    f->scale_keys(t->array[S], one, KEYS);
+}
+
 static void run_add_distances(const attn_kernels *f, tile *t)
 {
     f->add_distances(t->array[S], t->array[BEGIN], t->array[FACTOR], KEYS);
@@ -534,6 +542,7 @@ const kernel_entry kernel_entries[] = {
     { "pack_units", run_pack_units, 0, BYTES, .amount = 4, .behind = run_qk_units },
     { "qk_units", run_qk_units, 1, PRODUCT, .amount = 1, .before = run_pack_units },
     { "softcap", run_softcap, 1, BYTES, .amount = 8 },
+    { "scale_keys", run_scale_keys, 1, BYTES, .amount = 8 },
     { "add_distances", run_add_distances, 1, BYTES, .amount = 8 },
     { "add_rows", run_add_rows, 1, BYTES, .amount = 12 },
     { "clip", run_clip, 1, BYTES, .amount = 8 },

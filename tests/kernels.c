@@ -173,6 +173,17 @@ static void check_quantised(const sizes *z)
     }
 }
 
+static void check_scale_keys(const sizes *z)
+{
+    const int rows = tested->rows, n = z->n;
+    float *s = vector((int64_t)n * rows), *b = test_alloc((size_t)(n * rows) * sizeof *b);
+    float *scale = vector(n);
+    for (int i = 0; i < n * rows; i++)
+        b[i] = s[i] * scale[i / rows];
+    tested->scale_keys(s, scale, n);
+    CHECK(memcmp(s, b, (size_t)(n * rows) * sizeof *b) == 0, "scale_keys");
+}
+
 /* Every byte times scales that are one, lie one after the other, or apart. */
 static void check_scaled(const sizes *z)
 {
@@ -183,6 +194,7 @@ static void check_scaled(const sizes *z)
         from[d] = (int8_t)((d + 256 - n % 256) % 256 - 128);
     if (n > 2)
         scale[step] = float_from_bits(0x7fc00000u);
+    check_scale_keys(z);
     tested->widen_i8(a, from, scale, step, n);
     for (int64_t d = 0; d < n; d++) {
         const float b = (float)from[d] * scale[d * step];
