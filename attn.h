@@ -642,10 +642,10 @@ typedef struct attn_params {
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
      * used; without cu_seqlens_kv, k and v then still follow the layout. */
 
-    int layout;    /* attn_layout, what packed means for q, k, v and o; 0 means BHSD */
-    attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
-    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
-    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
+    int layout;           /* attn_layout, what packed means for q, k, v and o; 0 means BHSD */
+    attn_tensor q;        /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_tensor k;        /* [batch, num_heads_kv, seq_len_kv, head_dim] */
+    attn_tensor v;        /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
     attn_scales k_scales; /* given with k.dtype = ATTN_I8, and only then */
     attn_scales v_scales; /* given with v.dtype = ATTN_I8, and only then */
     /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or

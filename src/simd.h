@@ -1438,7 +1438,8 @@ static void isa(widen_q4_0)(float *to, const uint8_t *from, int64_t n)
 }
 
 /* Scales that do not lie one after the other, nor are one, have no vectors. */
-static void isa(widen_i8)(float *to, const int8_t *from, const float *scale, int64_t step, int64_t n)
+static void isa(widen_i8)(float *to, const int8_t *from, const float *scale, int64_t step,
+                          int64_t n)
 {
     const vf one = v_set1(*scale);
     int64_t d = 0;

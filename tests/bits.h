@@ -15,7 +15,7 @@ enum { MAX_BATCH = 4 };
 typedef struct fixture {
     const bits_case *c;
     int batch, dv;
-    size_t size; /* bytes of an element of q, k, v, o */
+    size_t size;        /* bytes of an element of q, k, v, o */
     int k_type, v_type; /* attn_dtype of k and v, */
     size_t key, value;  /* and the bytes of a row */
     void *q, *k, *v, *bias;

@@ -15,7 +15,7 @@
 
 enum { BITS_F32, BITS_F16, BITS_BF16 }; /* storage, numbered as attn_dtype */
 enum { BITS_Q8_0 = 5, BITS_Q5_0, BITS_Q4_0, BITS_I8, BITS_UNIT = 32 };
-enum { BITS_BY_KEY = 1, BITS_BY_CHANNEL }; /* .scaled */
+enum { BITS_BY_KEY = 1, BITS_BY_CHANNEL };              /* .scaled */
 enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET }; /* as attn_alignment */
 enum {
     BITS_Q = 1,

@@ -405,9 +405,8 @@ static f32 score_of_units(const row *r, int j)
     for (d = 0; d < r->c->d; d += BITS_UNIT) {
         for (sum = 0, i = d; i < d + BITS_UNIT; i++)
             sum = add(sum, mul(r->q[i], from_integer(bits_whole(r->c, k + (uint32_t)i))));
-        scale = r->c->scaled
-                    ? ONE
-                    : load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
+        scale = r->c->scaled ? ONE
+                             : load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
         s = fma32(sum, mul(r->scale[d / BITS_UNIT], scale), s);
     }
     s = mul(s, r->factor);

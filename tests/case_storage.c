@@ -208,9 +208,8 @@ static int store_side(test_case *c, side *x, const char *name)
     if (!convert_side(x))
         return case_fail(c, "%s is not converted", name);
     for (int64_t i = 0; i < x->count; i++) {
-        const double value = x->scales != NULL
-                                 ? (double)x->values[i]
-                                 : oracle_load(T.storage, x->data, (ptrdiff_t)i);
+        const double value = x->scales != NULL ? (double)x->values[i]
+                                               : oracle_load(T.storage, x->data, (ptrdiff_t)i);
         x->step[i] = step_at(x, i);
         if (!isfinite(value))
             return 0;

@@ -492,8 +492,8 @@ static void check_scaled_prefix(int round)
         p.o.data = o[way] = test_alloc((size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q);
         CHECK(test_run(&p) == ATTN_OK, "refused");
     }
-    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, "prefix of 288 keys") != NULL, "%s",
-          info.reasons);
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, "prefix of 288 keys") != NULL,
+          "%s", info.reasons);
     CHECK(memcmp(o[0], o[1], (size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q) == 0,
           "bits differ");
 }
@@ -514,10 +514,11 @@ static void run_whole(int round, const quantised_type *type)
     a.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     twin(&a, &b);
     if (type == &types[I8]) /* one scale for each key, or for each channel */
-        b.p.k = quantise_by(&a.p, &a.k, type, &b.p.k_scales,
-                            (int)rng_int(0, 3) | (round / 3 % 2 ? ONE_DIM | (int)rng_int(0, 1) * ONE_KEY
-                                                 : a.p.kv_rows.page_size ? ONE_KEY | ONE_BATCH
-                                                                         : ONE_KEY));
+        b.p.k =
+            quantise_by(&a.p, &a.k, type, &b.p.k_scales,
+                        (int)rng_int(0, 3) | (round / 3 % 2 ? ONE_DIM | (int)rng_int(0, 1) * ONE_KEY
+                                              : a.p.kv_rows.page_size ? ONE_KEY | ONE_BATCH
+                                                                      : ONE_KEY));
     else
         b.p.k = quantise(&a.p, &a.k, type);
     if (rng_chance(50))
@@ -903,9 +904,10 @@ static void check_scales_misuse(int round)
                   "ATTN_STRIDE_BROADCAST");
     p = scaled_call();
     p.k_scales.stride_head = PTRDIFF_MAX / 2;
-    expect_status(&p, ATTN_ERR_OVERFLOW,
-                  "k_scales: batch (1) x heads (2) x rows (4) x columns (64) with its strides exceeds "
-                  "the address space");
+    expect_status(
+        &p, ATTN_ERR_OVERFLOW,
+        "k_scales: batch (1) x heads (2) x rows (4) x columns (64) with its strides exceeds "
+        "the address space");
     p = scaled_call();
     p.k_scales.data = (const float *)(const void *)((const char *)scales + 1);
     expect(&p, "k_scales: its address must be a multiple of 4, the alignment of its elements");
@@ -937,10 +939,11 @@ static void check_scale_places(int round)
     p.o.data = both + KEYS - round / 2;
     CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "no size");
     attn_check(&p, test_alloc(bytes), bytes, why, sizeof why);
-    CHECK(strcmp(why, round < 2    ? "ok"
-                      : round == 2 ? "o overlaps v_scales: what a call writes needs memory of its own"
-                                   : "o overlaps k_scales: what a call writes needs memory of its "
-                                     "own") == 0,
+    CHECK(strcmp(why, round < 2 ? "ok"
+                      : round == 2
+                          ? "o overlaps v_scales: what a call writes needs memory of its own"
+                          : "o overlaps k_scales: what a call writes needs memory of its "
+                            "own") == 0,
           "%s", why);
 }
 

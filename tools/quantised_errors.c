@@ -235,9 +235,9 @@ int main(void)
         set_mean();
         textbook(keys);
         for (row = 0; row < TYPES; row++)
-            per_cent[row][column] = error(rows[row].k, rows[row].v, rows[row].integer,
-                                          rows[row].rotated, rows[row].centered, rows[row].channels,
-                                          keys);
+            per_cent[row][column] =
+                error(rows[row].k, rows[row].v, rows[row].integer, rows[row].rotated,
+                      rows[row].centered, rows[row].channels, keys);
     }
     for (row = 0; row < TYPES; row++) {
         printf("| %s |", rows[row].name);
