@@ -248,10 +248,10 @@ static void run_softcap(const attn_kernels *f, tile *t)
 
 static void run_scale_keys(const attn_kernels *f, tile *t)
 {
-    float one[KEYS];
+    float signs[KEYS];
     for (int j = 0; j < KEYS; j++)
-        one[j] = 1.0f;
-    f->scale_keys(t->array[S], one, KEYS);
+        signs[j] = j % 3 ? 1.0f : -1.0f;
+    f->scale_keys(t->array[S], signs, KEYS);
 }
 
 static void run_add_distances(const attn_kernels *f, tile *t)
@@ -463,7 +463,7 @@ RUN_WIDEN_BYTES(widen_q4_0, 32)
 static void run_widen_i8(const attn_kernels *f, tile *t)
 {
     for (int r = 0; r < t->rows; r++)
-        f->widen_i8(t->out[r], (const int8_t *)t->array[F16] + r * t->dim,
+        f->widen_i8(t->out[r], (const int8_t *)t->array[F16] + r * t->dim * 2,
                     (const float *)t->array[FACTOR] + r, 0, t->dim);
 }
 
