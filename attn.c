@@ -776,6 +776,10 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    /* to[d] = fl(from[d] * scale[d * step]). */                                                    \
+    X(void, widen_i8,                                                                               \
+      (float *to, const int8_t *from, const float *scale, int64_t step, int64_t n),                 \
+      (to, from, scale, step, n))                                                                   \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \
@@ -794,6 +798,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \
@@ -1111,16 +1117,21 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
     }
 }
 
-/* The largest magnitude of a unit, a NaN or infinity if one is not finite. */
-static float size_of_unit(const float *x)
+/* The largest magnitude of n numbers, a NaN or infinity if one is not finite. */
+KERNEL float size_of_run(const float *x, int64_t n)
 {
     int32_t most = 0;
-    int i;
-    for (i = 0; i < UNIT; i++) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
         const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
         most = bits > most ? bits : most;
     }
     return float_of((uint32_t)most);
+}
+
+static float size_of_unit(const float *x)
+{
+    return size_of_run(x, UNIT);
 }
 
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
@@ -1150,12 +1161,20 @@ static inline float nearest_away(float x)
     return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
 }
 
+/* Ties go to the even number; below 2^22. */
+static inline float nearest_even(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    x = x + magic;
+    x = x - magic;
+    return x;
+}
+
 /* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
  * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
  * are 0 where it has no inverse. */
 static float round_unit(float *to, const float *x)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
     const float size = size_of_unit(x), scale = size / 127.0f, inverse = inverse_scale(scale);
     float rounded[UNIT]; /* `to` may be x */
     int i;
@@ -1164,12 +1183,25 @@ static float round_unit(float *to, const float *x)
         return float_of(CANONICAL_NAN);
     }
     for (i = 0; i < UNIT; i++) {
-        float y = x[i] * inverse;
-        y = y + magic;
-        y = y - magic;
-        rounded[i] = y;
+        const float y = x[i] * inverse;
+        rounded[i] = nearest_even(y);
     }
     memcpy(to, rounded, sizeof rounded);
+    return scale;
+}
+
+/* store_i8 does so for a row of any length, whose numbers are bytes. */
+static float store_i8(int8_t *to, const float *x, int64_t n)
+{
+    const float size = size_of_run(x, n), scale = size / 127.0f, inverse = inverse_scale(scale);
+    int64_t i;
+    memset(to, 0, (size_t)n);
+    if (!is_finite(size))
+        return float_of(CANONICAL_NAN);
+    for (i = 0; i < n; i++) {
+        const float y = x[i] * inverse;
+        to[i] = (int8_t)(int32_t)nearest_even(y);
+    }
     return scale;
 }
 
@@ -1372,6 +1404,8 @@ static inline attn_tensor as_tensor(const attn_output *o)
  * scale. Calls read and write runs of numbers by kernels.
  */
 
+#define F16_ONE 0x3c00
+
 static float load_f32(const void *data, int64_t at)
 {
     return ((const float *)data)[at];
@@ -1442,6 +1476,16 @@ static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
     memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
 }
 
+/* The scale of a unit is 1: those of the caller come before or behind its products. */
+static void unpack_i8(q8_unit *to, const void *from, int64_t n)
+{
+    const int8_t *q = (const int8_t *)from;
+    for (; n > 0; n -= UNIT, q += UNIT, to++) {
+        to->scale = F16_ONE;
+        memcpy(to->q, q, sizeof to->q);
+    }
+}
+
 static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
 {
     const q5_unit *unit = (const q5_unit *)from;
@@ -1465,7 +1509,7 @@ typedef struct storage {
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
-    /* NULL for f32, whose runs are copied, as they are in writing. */
+    /* NULL for f32, whose runs are copied, as they are in writing, and for i8, which has scales. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     /* NULL where there are no whole numbers. */
     void (*unpack)(q8_unit *to, const void *from, int64_t n);
@@ -1481,12 +1525,19 @@ static const storage storages[] = {
     { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
     { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
     { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
+    { "i8", 1, 1, { 0, 0 }, NULL, NULL, NULL, unpack_i8 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
 #define LAST_PLAIN ATTN_BF16
 #define PLAIN_DTYPES "0 is f32, 1 is f16, 2 is bf16"
-#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0"
+#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0, 8 is i8"
+
+/* has_scales tells whether numbers of a type mean nothing without the caller's scales. */
+static inline int has_scales(int dtype)
+{
+    return dtype == ATTN_I8;
+}
 
 /* bytes_of gives the bytes of a unit, which is a number of plain types. */
 static inline size_t bytes_of(int dtype)
@@ -1811,6 +1862,15 @@ WIDEN_UNITS(q8)
 WIDEN_UNITS(q5)
 WIDEN_UNITS(q4)
 
+KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT from,
+                          const float *RESTRICT scale, int64_t step, int64_t n)
+{
+    int64_t d;
+    (void)hw;
+    for (d = 0; d < n; d++)
+        to[d] = (float)from[d] * scale[d * step];
+}
+
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
@@ -1862,6 +1922,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
             s[r] = cap2 * x;
         }
     }
+}
+
+KERNEL void scale_keys_body(int hw, float *RESTRICT s, const float *RESTRICT scale, int n)
+{
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * scale[j];
 }
 
 KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,
@@ -2573,9 +2642,10 @@ ATTN_API const char *attn_kernels_name(const attn_kernels *kernels)
 
 /* src/convert.c - arrays of one storage type become arrays of another. */
 
-static int is_dtype(int dtype)
+/* is_converted tells whether a type is one that needs nothing but its own bytes. */
+static int is_converted(int dtype)
 {
-    return dtype >= 0 && dtype <= LAST_DTYPE;
+    return dtype >= 0 && dtype <= LAST_DTYPE && !has_scales(dtype);
 }
 
 /* Whole units of every type. */
@@ -2650,7 +2720,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
                                   size_t n)
 {
     int64_t each;
-    if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
+    if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
     if (n && (!dst || !src))
         return ATTN_ERR_ARG;
@@ -2658,6 +2728,19 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     if ((int64_t)n % each)
         return ATTN_ERR_ARG;
     convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x, int64_t rows,
+                                      int64_t dim)
+{
+    int64_t r;
+    if (rows < 0 || dim < 1 || times(rows, dim) >= ADDRESS_LIMIT)
+        return ATTN_ERR_ARG;
+    if (rows && (!to || !scales || !x))
+        return ATTN_ERR_ARG;
+    for (r = 0; r < rows; r++)
+        scales[r] = store_i8(to + r * dim, x + r * dim, dim);
     return ATTN_OK;
 }
 
@@ -2877,6 +2960,11 @@ typedef struct call_field {
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
+#define SCALES(member, columns)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = BY_PART | BY_FINISH,      \
+    .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
+                AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
     .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
     .axis = { outer, heads, rows, columns }
@@ -2927,6 +3015,8 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { SCALES(k_scales, AXIS_DIM) },
+    { SCALES(v_scales, AXIS_DIM_V) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,
@@ -3684,7 +3774,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row. */
+    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -3941,6 +4031,12 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
+/* scales_queries tells whether scales of channels of K, which are whole numbers, go to the queries. */
+static inline int scales_queries(const attn_params *p)
+{
+    return p->integer && has_scales(p->k.dtype) && p->k_scales.stride_dim;
+}
+
 /* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 200
  * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 400 ? 64 : 32)
@@ -4137,7 +4233,7 @@ static int begins_inside(const attn_params *p)
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
  * know that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
@@ -4185,6 +4281,14 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->table_entry = s->b * rows->table_stride;
     }
     enter_run(rows, at, 0);
+}
+
+/* The next row of those that lie one after the other; behind the last one `left` is 0. */
+static inline void next_row(key_place *at)
+{
+    at->in_sequence++;
+    at->row++;
+    at->left--;
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */
@@ -4874,6 +4978,14 @@ static attn_status check_settings(const attn_params *p, text *why)
     } rules[] = {
         { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
+        { has_scales(p->k.dtype) && !p->k_scales.data, "k.dtype", p->k.dtype,
+          " is i8, but k_scales.data is NULL" },
+        { has_scales(p->v.dtype) && !p->v_scales.data, "v.dtype", p->v.dtype,
+          " is i8, but v_scales.data is NULL" },
+        { !has_scales(p->k.dtype) && p->k_scales.data, "k.dtype", p->k.dtype,
+          " must be 8 for i8 when k_scales is given" },
+        { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
+          " must be 8 for i8 when v_scales is given" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
         { p->window_right < -1, "window_right", p->window_right,
           " must be -1 (unbounded) or more" },
@@ -4924,7 +5036,7 @@ static attn_status check_support(const attn_params *p, text *why)
 {
     if (p->integer && !storages[p->k.dtype].unpack)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
-                         " needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
+                         " needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
@@ -4936,11 +5048,29 @@ static attn_status check_support(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
+/* check_whole_numbers wants scales of whole numbers to go to queries or to logits, not to both. */
+static attn_status check_whole_numbers(const attn_params *p, text *why)
+{
+    const attn_scales *x = &p->k_scales;
+    if (!p->integer || !has_scales(p->k.dtype))
+        return ATTN_OK;
+    if (p->head_dim % UNIT)
+        return bad_field(why, ATTN_ERR_ARG, "head_dim", p->head_dim,
+                         " must be a multiple of 32 where integer is set");
+    if (x->stride_dim && (x->stride_seq || (p->kv_rows.page_size && x->stride_batch)))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
+                         " needs k_scales that all channels or all keys of a head share: set "
+                         "stride_dim, or stride_seq (with pages also stride_batch), to "
+                         "ATTN_STRIDE_BROADCAST");
+    return ATTN_OK;
+}
+
 static attn_status check_units(const attn_params *p, text *why)
 {
     const char *const own = p->head_dim_v == p->head_dim ? "head_dim" : "head_dim_v";
-    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
-    return status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
+    attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
+    status = status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
+    return status ? status : check_whole_numbers(p, why);
 }
 
 /* check_continued wants the keys of each sequence with rows to lie in one chunk. */
@@ -6210,18 +6340,40 @@ static void widen_hull(hull *h, const lane *l, int first)
     h->i_end = max64(h->i_end, one.i_end);
 }
 
+/* scales_at gives the scales of row `row` of an entry of K or V, from a column on. */
+static const float *scales_at(const attn_scales *x, int64_t entry, int64_t kv_head, int64_t row,
+                              int64_t column)
+{
+    return x->data + entry * x->stride_batch + kv_head * x->stride_head + row * x->stride_seq +
+           column * x->stride_dim;
+}
+
+/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
+static void scale_query(const tile *t, float *row)
+{
+    const attn_scales *x = &t->pr->p.k_scales;
+    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
+    int64_t d;
+    for (d = 0; d < t->pr->p.head_dim; d++)
+        row[d] = row[d] * scale[d * x->stride_dim];
+}
+
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
+    const int rotated = t->pr->p.rotated & ATTN_ROTATED_K, scaled = scales_queries(&t->pr->p);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
+    if (!rotated && !scaled)
         return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
     load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
-    rotate_row(space, dim);
+    if (rotated)
+        rotate_row(space, dim);
+    if (scaled)
+        scale_query(t, space);
     return space;
 }
 
@@ -6352,19 +6504,30 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + bytes_between(x->dtype, element);
 }
 
+/* scales_of gives the scales of that row. */
+static const float *scales_of(const tile *t, int which, const key_place *at)
+{
+    return scales_at(which == KEYS ? &t->pr->p.k_scales : &t->pr->p.v_scales, at->entry, t->kv_head,
+                     at->row, which == KEYS ? 0 : t->column);
+}
+
 /* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* widen_row makes a row one of f32 or, for whole numbers, of units of 8 bits. */
-static void widen_row(const tile *t, int which, float *to, const char *row)
+/* widen_row makes the row at that place one of f32 or, for whole numbers, of units of 8 bits. */
+static void widen_row(const tile *t, int which, float *to, const char *row, const key_place *at)
 {
     const int dtype = key_tensor(t, which)->dtype;
     const int64_t dim = row_dim(t, which);
     if (which == KEYS && t->pr->p.integer)
         storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
+    else if (has_scales(dtype))
+        t->pl->kernels->widen_i8(
+            to, (const int8_t *)row, scales_of(t, which, at),
+            which == KEYS ? t->pr->p.k_scales.stride_dim : t->pr->p.v_scales.stride_dim, dim);
     else
         load_run(t->pl->kernels, dtype, to, row, 0, dim);
 }
@@ -6379,15 +6542,13 @@ static void copy_rows(tile *t, int which, int64_t j)
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
     key_place at = key_at(&t->pr->p, &t->s, j);
     const char *row = row_of(t, which, &at);
-    int64_t left = at.left;
     int r;
-    for (r = from; r < end; r++, row += stride, left--) {
-        if (left == 0) {
+    for (r = from; r < end; r++, row += stride, next_row(&at)) {
+        if (at.left == 0) {
             next_place(&t->pr->p, &t->s, &at);
             row = row_of(t, which, &at);
-            left = at.left;
         }
-        widen_row(t, which, keys->copy[which] + r * pitch, row);
+        widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
     }
     keys->copied_from[which] = from < end ? from : end;
 }
@@ -6781,6 +6942,20 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
+/* scale_logits multiplies logits of whole numbers by the scales of their keys. */
+static void scale_logits(const tile *t, float *s, int64_t j0, int n)
+{
+    float *scale = t->x_tile;
+    key_place at = key_at(&t->pr->p, &t->s, j0);
+    int j;
+    for (j = 0; j < n; j++, next_row(&at)) {
+        if (at.left == 0)
+            next_place(&t->pr->p, &t->s, &at);
+        scale[j] = *scales_of(t, KEYS, &at);
+    }
+    t->pl->kernels->scale_keys(s, scale, n);
+}
+
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
  * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
  * keys. The callback comes after the masks, because it need not see masked pairs. */
@@ -6806,6 +6981,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         product.scales = t->scales;
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
+        if (has_scales(p->k.dtype) && !scales_queries(p))
+            scale_logits(t, s, j0, n);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {
@@ -10313,12 +10490,20 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
     return desk;
 }
 
+#define NO_SCALES                                                                                  \
+    " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
+    "number"
+
 static attn_status check_fields(const attn_cache *c, text *why)
 {
     const int64_t values[] = { c->window_left, c->capacity };
     attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
+    if (has_scales(c->k.dtype))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "k.dtype", c->k.dtype, NO_SCALES);
+    if (has_scales(c->v.dtype))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "v.dtype", c->v.dtype, NO_SCALES);
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");

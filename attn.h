@@ -72,7 +72,7 @@
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
  *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; attn_resume_begin
- *   takes 5.5, a ring 6 (tests/stack.sh).
+ *   takes 5.5, a ring 6.25 (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to five lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
@@ -178,6 +178,7 @@
 #define attn_alibi_slopes ATTN_JOIN(ATTN_PREFIX, attn_alibi_slopes)
 #define attn_rotate ATTN_JOIN(ATTN_PREFIX, attn_rotate)
 #define attn_convert ATTN_JOIN(ATTN_PREFIX, attn_convert)
+#define attn_quantise_i8 ATTN_JOIN(ATTN_PREFIX, attn_quantise_i8)
 #define attn_dropout_keep ATTN_JOIN(ATTN_PREFIX, attn_dropout_keep)
 #define attn_kernels_get ATTN_JOIN(ATTN_PREFIX, attn_kernels_get)
 #define attn_kernels_find ATTN_JOIN(ATTN_PREFIX, attn_kernels_find)
@@ -284,7 +285,11 @@ typedef enum attn_dtype {
      * or head_dim_v and the strides, which count numbers, are multiples of 32. */
     ATTN_Q8_0 = 5, /* 34 bytes: of 8 bits, -127 to 127 if attn_convert writes them */
     ATTN_Q5_0 = 6, /* 22 bytes: of 5 bits, from -16 to 15 */
-    ATTN_Q4_0 = 7  /* 18 bytes: of 4 bits, from -8 to 7 */
+    ATTN_Q4_0 = 7, /* 18 bytes: of 4 bits, from -8 to 7 */
+
+    /* int8_t, -128 to 127, times f32 scales of the caller's own (attn_scales). Only K and V of
+     * attn_forward, its parts included, may have it: caches and the other levels refuse it. */
+    ATTN_I8 = 8
 } attn_dtype;
 
 /* Which of K and V are stored rotated: see attn_rotate. */
@@ -307,6 +312,24 @@ typedef struct attn_tensor {
     ptrdiff_t stride_batch, stride_head, stride_seq; /* elements; 0 means packed */
     const void *data;
 } attn_tensor;
+
+/* An attn_scales is what multiplies the numbers of K or V in ATTN_I8: element (b, h, s, d) is
+ * fl(number * data[b*stride_batch + h*stride_head + s*stride_seq + d*stride_dim]). The array is f32
+ * [batch, num_heads_kv, seq_len_kv, dim] in either layout. With pages and rings it is [num_pages,
+ * num_heads_kv, page_size, dim] or [batch, num_heads_kv, ring, dim]: a scale lies as its key does. One
+ * scale per token and head is an array [batch, num_heads_kv, seq_len_kv]; one per channel and head, as a
+ * calibration gives it, is [num_heads_kv, dim]:
+ *
+ *     p.k_scales.data = k_scales;  p.k_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+ *     p.v_scales.data = v_scales;
+ *     p.v_scales.stride_batch = p.v_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+ *
+ * Any other sharing works too, down to one scale for all. Scales may be any numbers; with one that is not
+ * finite its products are what IEEE arithmetic says. attn_quantise_i8 makes scales per token. */
+typedef struct attn_scales {
+    ptrdiff_t stride_batch, stride_head, stride_seq, stride_dim; /* elements; 0 means packed */
+    const float *data;                                           /* NULL where there are none */
+} attn_scales;
 
 /* An attn_output is an output, addressed as an attn_tensor is. No axis may be broadcast. */
 typedef struct attn_output {
@@ -619,10 +642,12 @@ typedef struct attn_params {
      * packed order of q, k, v and o is [token, head, dim] in either layout, and stride_batch is not
      * used; without cu_seqlens_kv, k and v then still follow the layout. */
 
-    int layout;    /* attn_layout, what packed means for q, k, v and o; 0 means BHSD */
-    attn_tensor q; /* [batch, num_heads_q, seq_len_q, head_dim] */
-    attn_tensor k; /* [batch, num_heads_kv, seq_len_kv, head_dim] */
-    attn_tensor v; /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
+    int layout;           /* attn_layout, what packed means for q, k, v and o; 0 means BHSD */
+    attn_tensor q;        /* [batch, num_heads_q, seq_len_q, head_dim] */
+    attn_tensor k;        /* [batch, num_heads_kv, seq_len_kv, head_dim] */
+    attn_tensor v;        /* [batch, num_heads_kv, seq_len_kv, head_dim_v] */
+    attn_scales k_scales; /* given with k.dtype = ATTN_I8, and only then */
+    attn_scales v_scales; /* given with v.dtype = ATTN_I8, and only then */
     /* [batch, num_heads_q, seq_len_q, head_dim_v]; data may be NULL where lse, stats, state or
      * logits are asked for. */
     attn_output o;
@@ -825,11 +850,22 @@ ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
  * infinite, and NaN in E4M3, which has no infinity. Units of 32 numbers have rules of their own: they
  * get the bytes of ggml's reference quantisation, one with a number that is not finite becomes NaN,
  * and numbers beyond 127 (Q8_0), 16 (Q5_0) or 8 (Q4_0) times 65504 come back as infinity or NaN.
+ * ATTN_I8 needs scales and is refused: see attn_quantise_i8.
  * Arrays have the alignment of their type, units that of uint16_t. Returns ATTN_ERR_ARG if a type is
- * unknown, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
+ * unknown or ATTN_I8, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
  * where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
+
+/* attn_quantise_i8() stores rows x[r*dim..] in ATTN_I8, with one scale for each row.
+ *
+ * The scale of a row is fl(a / 127), where a is its largest magnitude. A number becomes fl(x *
+ * fl(1 / scale)) rounded to a whole one, ties to even, from -127 to 127. A row with a number that is not
+ * finite has NaN as its scale and 0 as its numbers, so that it is read as NaN. If 1 / scale is not
+ * finite, numbers are 0. Returns ATTN_ERR_ARG if a pointer is NULL and there are rows, rows is below
+ * 0, dim is below 1, or rows * dim exceeds the address space. */
+ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x, int64_t rows,
+                                      int64_t dim);
 
 /* attn_dropout_keep() returns 1 if dropout keeps the pair *at, and 0 if it drops it.
  *
@@ -2098,7 +2134,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 16
+#define ATTN_KERNEL_ABI 17
 
 #ifdef __cplusplus
 }

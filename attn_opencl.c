@@ -461,6 +461,10 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    /* to[d] = fl(from[d] * scale[d * step]). */                                                    \
+    X(void, widen_i8,                                                                               \
+      (float *to, const int8_t *from, const float *scale, int64_t step, int64_t n),                 \
+      (to, from, scale, step, n))                                                                   \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \
@@ -479,6 +483,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \
@@ -1570,16 +1576,21 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
     }
 }
 
-/* The largest magnitude of a unit, a NaN or infinity if one is not finite. */
-static float size_of_unit(const float *x)
+/* The largest magnitude of n numbers, a NaN or infinity if one is not finite. */
+KERNEL float size_of_run(const float *x, int64_t n)
 {
     int32_t most = 0;
-    int i;
-    for (i = 0; i < UNIT; i++) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
         const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
         most = bits > most ? bits : most;
     }
     return float_of((uint32_t)most);
+}
+
+static float size_of_unit(const float *x)
+{
+    return size_of_run(x, UNIT);
 }
 
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
@@ -1609,12 +1620,20 @@ static inline float nearest_away(float x)
     return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
 }
 
+/* Ties go to the even number; below 2^22. */
+static inline float nearest_even(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    x = x + magic;
+    x = x - magic;
+    return x;
+}
+
 /* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
  * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
  * are 0 where it has no inverse. */
 static float round_unit(float *to, const float *x)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
     const float size = size_of_unit(x), scale = size / 127.0f, inverse = inverse_scale(scale);
     float rounded[UNIT]; /* `to` may be x */
     int i;
@@ -1623,12 +1642,25 @@ static float round_unit(float *to, const float *x)
         return float_of(CANONICAL_NAN);
     }
     for (i = 0; i < UNIT; i++) {
-        float y = x[i] * inverse;
-        y = y + magic;
-        y = y - magic;
-        rounded[i] = y;
+        const float y = x[i] * inverse;
+        rounded[i] = nearest_even(y);
     }
     memcpy(to, rounded, sizeof rounded);
+    return scale;
+}
+
+/* store_i8 does so for a row of any length, whose numbers are bytes. */
+static float store_i8(int8_t *to, const float *x, int64_t n)
+{
+    const float size = size_of_run(x, n), scale = size / 127.0f, inverse = inverse_scale(scale);
+    int64_t i;
+    memset(to, 0, (size_t)n);
+    if (!is_finite(size))
+        return float_of(CANONICAL_NAN);
+    for (i = 0; i < n; i++) {
+        const float y = x[i] * inverse;
+        to[i] = (int8_t)(int32_t)nearest_even(y);
+    }
     return scale;
 }
 
@@ -1703,6 +1735,8 @@ static void store_q4(q4_unit *to, const float *x)
  * scale. Calls read and write runs of numbers by kernels.
  */
 
+#define F16_ONE 0x3c00
+
 static float load_f32(const void *data, int64_t at)
 {
     return ((const float *)data)[at];
@@ -1773,6 +1807,16 @@ static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
     memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
 }
 
+/* The scale of a unit is 1: those of the caller come before or behind its products. */
+static void unpack_i8(q8_unit *to, const void *from, int64_t n)
+{
+    const int8_t *q = (const int8_t *)from;
+    for (; n > 0; n -= UNIT, q += UNIT, to++) {
+        to->scale = F16_ONE;
+        memcpy(to->q, q, sizeof to->q);
+    }
+}
+
 static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
 {
     const q5_unit *unit = (const q5_unit *)from;
@@ -1796,7 +1840,7 @@ typedef struct storage {
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
-    /* NULL for f32, whose runs are copied, as they are in writing. */
+    /* NULL for f32, whose runs are copied, as they are in writing, and for i8, which has scales. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     /* NULL where there are no whole numbers. */
     void (*unpack)(q8_unit *to, const void *from, int64_t n);
@@ -1812,12 +1856,19 @@ static const storage storages[] = {
     { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
     { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
     { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
+    { "i8", 1, 1, { 0, 0 }, NULL, NULL, NULL, unpack_i8 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
 #define LAST_PLAIN ATTN_BF16
 #define PLAIN_DTYPES "0 is f32, 1 is f16, 2 is bf16"
-#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0"
+#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0, 8 is i8"
+
+/* has_scales tells whether numbers of a type mean nothing without the caller's scales. */
+static inline int has_scales(int dtype)
+{
+    return dtype == ATTN_I8;
+}
 
 /* bytes_of gives the bytes of a unit, which is a number of plain types. */
 static inline size_t bytes_of(int dtype)
@@ -1966,6 +2017,11 @@ typedef struct call_field {
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
+#define SCALES(member, columns)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = BY_PART | BY_FINISH,      \
+    .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
+                AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
     .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
     .axis = { outer, heads, rows, columns }
@@ -2016,6 +2072,8 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { SCALES(k_scales, AXIS_DIM) },
+    { SCALES(v_scales, AXIS_DIM_V) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,
@@ -3812,7 +3870,7 @@ static attn_status take_programs(attn_opencl *gpu, const void *bytes, size_t cou
 
 /* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
 
-/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
  * know that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
@@ -3860,6 +3918,14 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->table_entry = s->b * rows->table_stride;
     }
     enter_run(rows, at, 0);
+}
+
+/* The next row of those that lie one after the other; behind the last one `left` is 0. */
+static inline void next_row(key_place *at)
+{
+    at->in_sequence++;
+    at->row++;
+    at->left--;
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

@@ -263,6 +263,10 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    /* to[d] = fl(from[d] * scale[d * step]). */                                                    \
+    X(void, widen_i8,                                                                               \
+      (float *to, const int8_t *from, const float *scale, int64_t step, int64_t n),                 \
+      (to, from, scale, step, n))                                                                   \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \
@@ -281,6 +285,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \
@@ -1444,6 +1450,16 @@ static void isa(rescale)(float *x, const float *alpha, int64_t count)
     }
 }
 
+static void isa(scale_keys)(float *s, const float *scale, int n)
+{
+    int j;
+    for (j = 0; j < n; j++, s += ROWS) {
+        const vf by = v_set1(scale[j]);
+        EACH(v, NV)
+            v_store(s + v * VL, v_mul(v_load(s + v * VL), by));
+    }
+}
+
 /* ---- masks */
 
 static void isa(clip)(float *s, int n, const int *begin, const int *end)
@@ -1723,6 +1739,20 @@ static void isa(widen_q4_0)(float *to, const uint8_t *from, int64_t n)
         }
         isa(scale_unit)(to, q, from);
     }
+}
+
+/* Scales that do not lie one after the other, nor are one, have no vectors. */
+static void isa(widen_i8)(float *to, const int8_t *from, const float *scale, int64_t step,
+                          int64_t n)
+{
+    const vf one = v_set1(*scale);
+    int64_t d = 0;
+    for (; step == 0 && d + VL <= n; d += VL)
+        v_store(to + d, v_mul(v_i8(from + d), one));
+    for (; step == 1 && d + VL <= n; d += VL)
+        v_store(to + d, v_mul(v_i8(from + d), v_load(scale + d)));
+    for (; d < n; d++)
+        to[d] = (float)from[d] * scale[d * step];
 }
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)

@@ -8,7 +8,7 @@
  * IMPL is tiled, naive, or opencl (a device, with the bits of the CPU), opencl_free (in its own order)
  * or opencl_naive; calls that the device refuses run on the CPU and are counted at the end.
  * TYPE is f16 or bf16: tensors that a case would have as f32 are stored so. With --cases it may also be
- * e4m3, e5m2, q8_0, q5_0 or q4_0: each case runs again with K and V in that type.
+ * e4m3, e5m2, q8_0, q5_0, q4_0 or i8: each case runs again with K and V in that type.
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once,
  * and those that take minutes on some devices only where they are named: TEST_GROUP says which.
  * With --share I/N only each Nth of these runs, from the Ith on: N processes do all of it.
@@ -310,7 +310,7 @@ static void choose_case(char *value)
 /* ATTN_F32: no other type has this name. */
 static int storage_named(const char *name)
 {
-    for (int dtype = ATTN_F16; dtype <= ATTN_Q4_0; dtype++)
+    for (int dtype = ATTN_F16; dtype <= ATTN_I8; dtype++)
         if (strcmp(dtype_name(dtype), name) == 0)
             return dtype;
     return ATTN_F32;

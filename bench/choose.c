@@ -207,12 +207,12 @@ static int apply_storage(const bench_options *o, bench_case *c)
     if (o->dtype)
         c->dtype = o->dtype - 1;
     if (o->types && !case_set_types(c, o->types))
-        return complain("--types is K or K/V, each of f32, f16, bf16, e4m3, e5m2, q8_0, q5_0 and "
-                        "q4_0, not",
+        return complain("--types is K or K/V, each of f32, f16, bf16, e4m3, e5m2, q8_0, q5_0, "
+                        "q4_0 and i8, not",
                         o->types);
     c->integer |= o->integer;
     return !c->integer || case_k_dtype(c) >= ATTN_Q8_0 ||
-           complain("--integer needs K in q8_0, q5_0 or q4_0 (--types), not",
+           complain("--integer needs K in q8_0, q5_0, q4_0 or i8 (--types), not",
                     case_dtype_name(case_k_dtype(c)));
 }
 

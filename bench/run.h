@@ -76,6 +76,7 @@ typedef struct bench_run {
     device_job device;       /* of a path of a device */
     attn_info info;
     void *q, *k, *v, *o, *workspace;
+    float *scales;                 /* of i8, one for each row */
     const struct bench_run *owner; /* whose tensors these are; NULL = its own */
     int job, roof_job, tile_job;   /* indices of its call and its two loops among the timed ones */
     size_t workspace_bytes;

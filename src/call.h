@@ -143,7 +143,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row. */
+    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */

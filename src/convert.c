@@ -5,9 +5,10 @@
 
 #include "select.c"
 
-static int is_dtype(int dtype)
+/* is_converted tells whether a type is one that needs nothing but its own bytes. */
+static int is_converted(int dtype)
 {
-    return dtype >= 0 && dtype <= LAST_DTYPE;
+    return dtype >= 0 && dtype <= LAST_DTYPE && !has_scales(dtype);
 }
 
 /* Whole units of every type. */
@@ -82,7 +83,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
                                   size_t n)
 {
     int64_t each;
-    if (!is_dtype(dst_dtype) || !is_dtype(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
+    if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
     if (n && (!dst || !src))
         return ATTN_ERR_ARG;
@@ -90,5 +91,18 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     if ((int64_t)n % each)
         return ATTN_ERR_ARG;
     convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
+    return ATTN_OK;
+}
+
+ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x, int64_t rows,
+                                      int64_t dim)
+{
+    int64_t r;
+    if (rows < 0 || dim < 1 || times(rows, dim) >= ADDRESS_LIMIT)
+        return ATTN_ERR_ARG;
+    if (rows && (!to || !scales || !x))
+        return ATTN_ERR_ARG;
+    for (r = 0; r < rows; r++)
+        scales[r] = store_i8(to + r * dim, x + r * dim, dim);
     return ATTN_OK;
 }

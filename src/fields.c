@@ -99,6 +99,11 @@ typedef struct call_field {
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
+#define SCALES(member, columns)                                                                    \
+    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = BY_PART | BY_FINISH,      \
+    .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
+    .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
+                AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
     .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
     .axis = { outer, heads, rows, columns }
@@ -149,6 +154,8 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
+    { SCALES(k_scales, AXIS_DIM) },
+    { SCALES(v_scales, AXIS_DIM_V) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,

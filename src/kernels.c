@@ -199,6 +199,15 @@ WIDEN_UNITS(q8)
 WIDEN_UNITS(q5)
 WIDEN_UNITS(q4)
 
+KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT from,
+                          const float *RESTRICT scale, int64_t step, int64_t n)
+{
+    int64_t d;
+    (void)hw;
+    for (d = 0; d < n; d++)
+        to[d] = (float)from[d] * scale[d * step];
+}
+
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
@@ -250,6 +259,15 @@ KERNEL void softcap_body(int hw, float *s, int n, float cap2, float icap2)
             s[r] = cap2 * x;
         }
     }
+}
+
+KERNEL void scale_keys_body(int hw, float *RESTRICT s, const float *RESTRICT scale, int n)
+{
+    int j, r;
+    (void)hw;
+    for (j = 0; j < n; j++, s += LANES)
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * scale[j];
 }
 
 KERNEL void add_distances_body(int hw, float *RESTRICT s, const int *RESTRICT from,

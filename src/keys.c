@@ -5,7 +5,7 @@
 
 #include "sizes.c"
 
-/* A key_place is where a key of a sequence lies. In this file only it and the three functions below
+/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
  * know that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
@@ -53,6 +53,14 @@ static void next_place(const attn_params *p, const attn_sequence *s, key_place *
         at->table_entry = s->b * rows->table_stride;
     }
     enter_run(rows, at, 0);
+}
+
+/* The next row of those that lie one after the other; behind the last one `left` is 0. */
+static inline void next_row(key_place *at)
+{
+    at->in_sequence++;
+    at->row++;
+    at->left--;
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

@@ -165,6 +165,20 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
             modifiers[m].apply(t, s, j0, n);
 }
 
+/* scale_logits multiplies logits of whole numbers by the scales of their keys. */
+static void scale_logits(const tile *t, float *s, int64_t j0, int n)
+{
+    float *scale = t->x_tile;
+    key_place at = key_at(&t->pr->p, &t->s, j0);
+    int j;
+    for (j = 0; j < n; j++, next_row(&at)) {
+        if (at.left == 0)
+            next_place(&t->pr->p, &t->s, &at);
+        scale[j] = *scales_of(t, KEYS, &at);
+    }
+    t->pl->kernels->scale_keys(s, scale, n);
+}
+
 /* tile_logits gives the base-2 logits of keys j0 to j0+n-1 as they stand after `stage`. `class`
  * comes from tile_class and is needed from stage BIAS on. No lane outside `lanes` sees any of the
  * keys. The callback comes after the masks, because it need not see masked pairs. */
@@ -190,6 +204,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         product.scales = t->scales;
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
+        if (has_scales(p->k.dtype) && !scales_queries(p))
+            scale_logits(t, s, j0, n);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {

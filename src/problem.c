@@ -35,6 +35,12 @@ static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
     return pair;
 }
 
+/* scales_queries tells whether scales of channels of K, which are whole numbers, go to the queries. */
+static inline int scales_queries(const attn_params *p)
+{
+    return p->integer && has_scales(p->k.dtype) && p->k_scales.stride_dim;
+}
+
 /* A tile of many rows has this number of keys, so that logits of 16 KiB stay in L1. Heads of 200
  * and more have half, so that 1 MiB a worker is enough: 1 % slower (with 192, 3 %). */
 #define WIDE_TILE_KEYS(dims) ((dims) < 400 ? 64 : 32)

@@ -95,16 +95,21 @@ static inline void load_q4(float *RESTRICT to, const q4_unit *RESTRICT from)
     }
 }
 
-/* The largest magnitude of a unit, a NaN or infinity if one is not finite. */
-static float size_of_unit(const float *x)
+/* The largest magnitude of n numbers, a NaN or infinity if one is not finite. */
+KERNEL float size_of_run(const float *x, int64_t n)
 {
     int32_t most = 0;
-    int i;
-    for (i = 0; i < UNIT; i++) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
         const int32_t bits = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
         most = bits > most ? bits : most;
     }
     return float_of((uint32_t)most);
+}
+
+static float size_of_unit(const float *x)
+{
+    return size_of_run(x, UNIT);
 }
 
 /* The number of the largest magnitude, the first of equal ones; a NaN if one is not finite. */
@@ -134,12 +139,20 @@ static inline float nearest_away(float x)
     return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
 }
 
+/* Ties go to the even number; below 2^22. */
+static inline float nearest_even(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
+    x = x + magic;
+    x = x - magic;
+    return x;
+}
+
 /* round_unit gives the scale of 32 numbers of a query and rounds them to whole numbers from -127 to
  * 127, ties to even. As in store_q8 the scale of a unit that is not finite is a NaN, and numbers
  * are 0 where it has no inverse. */
 static float round_unit(float *to, const float *x)
 {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest whole number. */
     const float size = size_of_unit(x), scale = size / 127.0f, inverse = inverse_scale(scale);
     float rounded[UNIT]; /* `to` may be x */
     int i;
@@ -148,12 +161,25 @@ static float round_unit(float *to, const float *x)
         return float_of(CANONICAL_NAN);
     }
     for (i = 0; i < UNIT; i++) {
-        float y = x[i] * inverse;
-        y = y + magic;
-        y = y - magic;
-        rounded[i] = y;
+        const float y = x[i] * inverse;
+        rounded[i] = nearest_even(y);
     }
     memcpy(to, rounded, sizeof rounded);
+    return scale;
+}
+
+/* store_i8 does so for a row of any length, whose numbers are bytes. */
+static float store_i8(int8_t *to, const float *x, int64_t n)
+{
+    const float size = size_of_run(x, n), scale = size / 127.0f, inverse = inverse_scale(scale);
+    int64_t i;
+    memset(to, 0, (size_t)n);
+    if (!is_finite(size))
+        return float_of(CANONICAL_NAN);
+    for (i = 0; i < n; i++) {
+        const float y = x[i] * inverse;
+        to[i] = (int8_t)(int32_t)nearest_even(y);
+    }
     return scale;
 }
 

@@ -201,6 +201,10 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, widen_q8_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q5_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
     X(void, widen_q4_0, (float *to, const uint8_t *from, int64_t n), (to, from, n))                 \
+    /* to[d] = fl(from[d] * scale[d * step]). */                                                    \
+    X(void, widen_i8,                                                                               \
+      (float *to, const int8_t *from, const float *scale, int64_t step, int64_t n),                 \
+      (to, from, scale, step, n))                                                                   \
     X(void, narrow_f16, (uint16_t * to, const float *from, int64_t n), (to, from, n))               \
     X(void, narrow_bf16, (uint16_t * to, const float *from, int64_t n), (to, from, n))              \
     /* qt[d][lane] = q[lane][d]. */                                                                 \
@@ -219,6 +223,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_units, (const attn_product *p), (p))                                                 \
     /* s = fl(cap2 * tanh(fl(s * icap2))). */                                                       \
     X(void, softcap, (float *s, int n, float cap2, float icap2), (s, n, cap2, icap2))               \
+    /* s[j][lane] *= scale[j]. */                                                                   \
+    X(void, scale_keys, (float *s, const float *scale, int n), (s, scale, n))                       \
     /* s = fma(fl(|from[lane] - j|), factor[lane], s); the difference fits an int. */               \
     X(void, add_distances, (float *s, const int *from, const float *factor, int n),                 \
       (s, from, factor, n))                                                                         \

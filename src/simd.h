@@ -1146,6 +1146,16 @@ static void isa(rescale)(float *x, const float *alpha, int64_t count)
     }
 }
 
+static void isa(scale_keys)(float *s, const float *scale, int n)
+{
+    int j;
+    for (j = 0; j < n; j++, s += ROWS) {
+        const vf by = v_set1(scale[j]);
+        EACH(v, NV)
+            v_store(s + v * VL, v_mul(v_load(s + v * VL), by));
+    }
+}
+
 /* ---- masks */
 
 static void isa(clip)(float *s, int n, const int *begin, const int *end)
@@ -1425,6 +1435,20 @@ static void isa(widen_q4_0)(float *to, const uint8_t *from, int64_t n)
         }
         isa(scale_unit)(to, q, from);
     }
+}
+
+/* Scales that do not lie one after the other, nor are one, have no vectors. */
+static void isa(widen_i8)(float *to, const int8_t *from, const float *scale, int64_t step,
+                          int64_t n)
+{
+    const vf one = v_set1(*scale);
+    int64_t d = 0;
+    for (; step == 0 && d + VL <= n; d += VL)
+        v_store(to + d, v_mul(v_i8(from + d), one));
+    for (; step == 1 && d + VL <= n; d += VL)
+        v_store(to + d, v_mul(v_i8(from + d), v_load(scale + d)));
+    for (; d < n; d++)
+        to[d] = (float)from[d] * scale[d * step];
 }
 CONVERT(narrow_f16, uint16_t, float, TO_F16)
 CONVERT(narrow_bf16, uint16_t, float, TO_BF16)

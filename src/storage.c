@@ -11,6 +11,8 @@
 #include "seam.h"
 #include "sizes.c"
 
+#define F16_ONE 0x3c00
+
 static float load_f32(const void *data, int64_t at)
 {
     return ((const float *)data)[at];
@@ -81,6 +83,16 @@ static void unpack_q8_0(q8_unit *to, const void *from, int64_t n)
     memcpy(to, from, (size_t)(n / UNIT) * sizeof *to);
 }
 
+/* The scale of a unit is 1: those of the caller come before or behind its products. */
+static void unpack_i8(q8_unit *to, const void *from, int64_t n)
+{
+    const int8_t *q = (const int8_t *)from;
+    for (; n > 0; n -= UNIT, q += UNIT, to++) {
+        to->scale = F16_ONE;
+        memcpy(to->q, q, sizeof to->q);
+    }
+}
+
 static void unpack_q5_0(q8_unit *to, const void *from, int64_t n)
 {
     const q5_unit *unit = (const q5_unit *)from;
@@ -104,7 +116,7 @@ typedef struct storage {
     /* NULL for what only K and V may have. */
     float (*load)(const void *data, int64_t at);
     void (*write)(const attn_kernels *kernels, void *to, const float *from, int64_t n);
-    /* NULL for f32, whose runs are copied, as they are in writing. */
+    /* NULL for f32, whose runs are copied, as they are in writing, and for i8, which has scales. */
     void (*read)(const attn_kernels *kernels, float *to, const void *from, int64_t n);
     /* NULL where there are no whole numbers. */
     void (*unpack)(q8_unit *to, const void *from, int64_t n);
@@ -120,12 +132,19 @@ static const storage storages[] = {
     { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
     { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
     { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
+    { "i8", 1, 1, { 0, 0 }, NULL, NULL, NULL, unpack_i8 },
 };
 
 #define LAST_DTYPE (COUNT_OF(storages) - 1)
 #define LAST_PLAIN ATTN_BF16
 #define PLAIN_DTYPES "0 is f32, 1 is f16, 2 is bf16"
-#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0"
+#define DTYPES PLAIN_DTYPES ", 3 is e4m3, 4 is e5m2, 5 is q8_0, 6 is q5_0, 7 is q4_0, 8 is i8"
+
+/* has_scales tells whether numbers of a type mean nothing without the caller's scales. */
+static inline int has_scales(int dtype)
+{
+    return dtype == ATTN_I8;
+}
 
 /* bytes_of gives the bytes of a unit, which is a number of plain types. */
 static inline size_t bytes_of(int dtype)

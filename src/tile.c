@@ -102,18 +102,40 @@ static void widen_hull(hull *h, const lane *l, int first)
     h->i_end = max64(h->i_end, one.i_end);
 }
 
+/* scales_at gives the scales of row `row` of an entry of K or V, from a column on. */
+static const float *scales_at(const attn_scales *x, int64_t entry, int64_t kv_head, int64_t row,
+                              int64_t column)
+{
+    return x->data + entry * x->stride_batch + kv_head * x->stride_head + row * x->stride_seq +
+           column * x->stride_dim;
+}
+
+/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
+static void scale_query(const tile *t, float *row)
+{
+    const attn_scales *x = &t->pr->p.k_scales;
+    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
+    int64_t d;
+    for (d = 0; d < t->pr->p.head_dim; d++)
+        row[d] = row[d] * scale[d * x->stride_dim];
+}
+
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
+    const int rotated = t->pr->p.rotated & ATTN_ROTATED_K, scaled = scales_queries(&t->pr->p);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
+    if (!rotated && !scaled)
         return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
     load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
-    rotate_row(space, dim);
+    if (rotated)
+        rotate_row(space, dim);
+    if (scaled)
+        scale_query(t, space);
     return space;
 }
 
@@ -244,19 +266,30 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     return (const char *)x->data + bytes_between(x->dtype, element);
 }
 
+/* scales_of gives the scales of that row. */
+static const float *scales_of(const tile *t, int which, const key_place *at)
+{
+    return scales_at(which == KEYS ? &t->pr->p.k_scales : &t->pr->p.v_scales, at->entry, t->kv_head,
+                     at->row, which == KEYS ? 0 : t->column);
+}
+
 /* row_dim counts the elements of a row that row_of gives. */
 static int64_t row_dim(const tile *t, int which)
 {
     return which == KEYS ? t->pr->p.head_dim : t->columns;
 }
 
-/* widen_row makes a row one of f32 or, for whole numbers, of units of 8 bits. */
-static void widen_row(const tile *t, int which, float *to, const char *row)
+/* widen_row makes the row at that place one of f32 or, for whole numbers, of units of 8 bits. */
+static void widen_row(const tile *t, int which, float *to, const char *row, const key_place *at)
 {
     const int dtype = key_tensor(t, which)->dtype;
     const int64_t dim = row_dim(t, which);
     if (which == KEYS && t->pr->p.integer)
         storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
+    else if (has_scales(dtype))
+        t->pl->kernels->widen_i8(
+            to, (const int8_t *)row, scales_of(t, which, at),
+            which == KEYS ? t->pr->p.k_scales.stride_dim : t->pr->p.v_scales.stride_dim, dim);
     else
         load_run(t->pl->kernels, dtype, to, row, 0, dim);
 }
@@ -271,15 +304,13 @@ static void copy_rows(tile *t, int which, int64_t j)
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
     key_place at = key_at(&t->pr->p, &t->s, j);
     const char *row = row_of(t, which, &at);
-    int64_t left = at.left;
     int r;
-    for (r = from; r < end; r++, row += stride, left--) {
-        if (left == 0) {
+    for (r = from; r < end; r++, row += stride, next_row(&at)) {
+        if (at.left == 0) {
             next_place(&t->pr->p, &t->s, &at);
             row = row_of(t, which, &at);
-            left = at.left;
         }
-        widen_row(t, which, keys->copy[which] + r * pitch, row);
+        widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
     }
     keys->copied_from[which] = from < end ? from : end;
 }

@@ -127,6 +127,14 @@ static attn_status check_settings(const attn_params *p, text *why)
     } rules[] = {
         { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
+        { has_scales(p->k.dtype) && !p->k_scales.data, "k.dtype", p->k.dtype,
+          " is i8, but k_scales.data is NULL" },
+        { has_scales(p->v.dtype) && !p->v_scales.data, "v.dtype", p->v.dtype,
+          " is i8, but v_scales.data is NULL" },
+        { !has_scales(p->k.dtype) && p->k_scales.data, "k.dtype", p->k.dtype,
+          " must be 8 for i8 when k_scales is given" },
+        { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
+          " must be 8 for i8 when v_scales is given" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
         { p->window_right < -1, "window_right", p->window_right,
           " must be -1 (unbounded) or more" },
@@ -177,7 +185,7 @@ static attn_status check_support(const attn_params *p, text *why)
 {
     if (p->integer && !storages[p->k.dtype].unpack)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
-                         " needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
+                         " needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
@@ -189,11 +197,29 @@ static attn_status check_support(const attn_params *p, text *why)
     return refuse_fields(p, BY_PART, "a part of a call", why);
 }
 
+/* check_whole_numbers wants scales of whole numbers to go to queries or to logits, not to both. */
+static attn_status check_whole_numbers(const attn_params *p, text *why)
+{
+    const attn_scales *x = &p->k_scales;
+    if (!p->integer || !has_scales(p->k.dtype))
+        return ATTN_OK;
+    if (p->head_dim % UNIT)
+        return bad_field(why, ATTN_ERR_ARG, "head_dim", p->head_dim,
+                         " must be a multiple of 32 where integer is set");
+    if (x->stride_dim && (x->stride_seq || (p->kv_rows.page_size && x->stride_batch)))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
+                         " needs k_scales that all channels or all keys of a head share: set "
+                         "stride_dim, or stride_seq (with pages also stride_batch), to "
+                         "ATTN_STRIDE_BROADCAST");
+    return ATTN_OK;
+}
+
 static attn_status check_units(const attn_params *p, text *why)
 {
     const char *const own = p->head_dim_v == p->head_dim ? "head_dim" : "head_dim_v";
-    const attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
-    return status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
+    attn_status status = check_whole_units("k", &p->k, "head_dim", p->head_dim, why);
+    status = status ? status : check_whole_units("v", &p->v, own, p->head_dim_v, why);
+    return status ? status : check_whole_numbers(p, why);
 }
 
 /* check_continued wants the keys of each sequence with rows to lie in one chunk. */

@@ -22,7 +22,8 @@ except ImportError:
     jsonschema = None
 
 WIDTH = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1,
-         "q8_0": 34 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32}
+         "q8_0": 34 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32, "i8": 1}
+SCALE = {"i8": 4}  # bytes of a row beside its numbers
 SCHEMA = os.path.join(os.path.dirname(__file__), "..", "docs", "bench.schema.json")
 
 
@@ -98,8 +99,8 @@ def near(result, key, want, tolerance=1e-6):
 def check_bytes(r):
     """Of keys and values; batch entries share pages in one scenario alone, whose names say how many
     keys: "b8 kv4096+256 f16 shared pages"."""
-    token = r["heads_kv"] * (r["head_dim"] * WIDTH[r["k_dtype"]]
-                             + r["head_dim_v"] * WIDTH[r["v_dtype"]])
+    token = r["heads_kv"] * (r["head_dim"] * WIDTH[r["k_dtype"]] + SCALE.get(r["k_dtype"], 0)
+                             + r["head_dim_v"] * WIDTH[r["v_dtype"]] + SCALE.get(r["v_dtype"], 0))
     near(r, "kv_token_bytes", token)
     once = 0
     if r["keys"] == "paged" and r["scenario"] == "shared":

@@ -56,6 +56,7 @@ expect "threads against one" files pairs threads --quick --threads 2 --iters 2
 expect "a preset" files preset latency --quick --iters 2
 expect "caches" files cache cache --quick --iters 2
 expect "types of K and V" files types --shape 2,4,2,3,96,64 --types q8_0/q4_0 --integer --iters 3
+expect "bytes and their scales" files bytes --shape 2,4,2,3,96,64 --types i8 --integer --iters 3
 expect "gradients" files gradients --shape 1,4,2,64,96,32,16 --causal --backward --gemms 7 --iters 3
 expect "it says what counts" says 'of gradients GFLOP/s = '
 expect "a preset of gradients" files backward backward --quick --threads 2 --iters 2

@@ -68,6 +68,39 @@ static void *make_units(const bits_case *c, int count)
     return data;
 }
 
+static void *make_bytes(const bits_case *c, int count, int (*element)(const bits_case *, uint32_t))
+{
+    signed char *data = test_alloc((size_t)count);
+    for (int at = 0; at < count; at++)
+        data[at] = (signed char)element(c, (uint32_t)at);
+    return data;
+}
+
+/* K and V of i8, for `keys` rows. */
+static void make_scaled(fixture *f, int keys)
+{
+    const bits_case *c = f->c;
+    const int by_key = c->scaled == BITS_BY_KEY;
+    f->k_type = f->v_type = ATTN_I8;
+    f->k = make_bytes(c, keys * c->d, bits_whole);
+    f->v = make_bytes(c, keys * f->dv, bits_v_whole);
+    f->k_scales = make_input(c, by_key ? keys : c->hkv * c->d, 4, bits_k_scale);
+    f->v_scales = make_input(c, by_key ? keys : c->hkv * f->dv, 4, bits_v_scale);
+}
+
+/* Those of the keys from row `kv` of all. */
+static attn_scales scales_from(const bits_case *c, const float *scales, size_t kv)
+{
+    attn_scales x = { 0, 0, 0, 0, scales };
+    if (c->scaled == BITS_BY_KEY) {
+        x.data += kv;
+        x.stride_dim = ATTN_STRIDE_BROADCAST;
+    } else {
+        x.stride_batch = x.stride_seq = ATTN_STRIDE_BROADCAST;
+    }
+    return x;
+}
+
 void make_fixture(fixture *f, const bits_case *c)
 {
     const int rows = bits_batch(c) * c->hq * c->sq;
@@ -79,9 +112,15 @@ void make_fixture(fixture *f, const bits_case *c)
     f->size = c->dtype == BITS_F32 ? 4 : 2;
     f->q = make_input(c, rows * c->d, f->size, bits_q);
     f->k_type = c->units ? c->units : c->dtype;
+    f->v_type = c->dtype;
+    if (c->scaled) {
+        make_scaled(f, keys);
+    } else {
+        f->k = c->units ? make_units(c, keys * c->d) : make_input(c, keys * c->d, f->size, bits_k);
+        f->v = make_input(c, keys * f->dv, f->size, bits_v);
+    }
     f->key = dtype_bytes(f->k_type, c->d);
-    f->k = c->units ? make_units(c, keys * c->d) : make_input(c, keys * c->d, f->size, bits_k);
-    f->v = make_input(c, keys * f->dv, f->size, bits_v);
+    f->value = dtype_bytes(f->v_type, f->dv);
     if (c->bias)
         f->bias = make_input(c, bits_bias_count(c), c->bias_dtype == BITS_F32 ? 4 : 2, bits_bias);
     f->sinks = c->sink ? make_input(c, c->hq, 4, bits_sink) : NULL;
@@ -179,13 +218,18 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     const bits_case *c = f->c;
     const size_t q = (size_t)((w->b * c->hq * c->sq + w->i) * c->d);
     const size_t kv = (size_t)(w->b * c->hkv * c->skv);
-    p->q.dtype = p->v.dtype = p->o.dtype = c->dtype;
+    p->q.dtype = p->o.dtype = c->dtype;
     p->k.dtype = f->k_type;
+    p->v.dtype = f->v_type;
     p->integer = c->units != 0;
     p->rotated = c->rotated;
     p->q.data = (const char *)f->q + q * f->size;
     p->k.data = (const char *)f->k + kv * f->key;
-    p->v.data = (const char *)f->v + kv * (size_t)f->dv * f->size;
+    p->v.data = (const char *)f->v + kv * f->value;
+    if (c->scaled) {
+        p->k_scales = scales_from(c, f->k_scales, kv);
+        p->v_scales = scales_from(c, f->v_scales, kv);
+    }
     if (!w->whole) {
         p->q.stride_seq = c->d;
         p->q.stride_head = (ptrdiff_t)c->sq * c->d;
@@ -549,8 +593,8 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         fixture f;
         if (!begin_case("%s", bits_cases[n].name))
             continue;
-        if (T.backend && (bits_cases[n].units || bits_cases[n].rotated)) {
-            SKIP("devices take no whole numbers and no rotated rows");
+        if (T.backend && (bits_cases[n].units || bits_cases[n].rotated || bits_cases[n].scaled)) {
+            SKIP("devices take no whole numbers, no scales and no rotated rows");
             continue;
         }
         if (!CHECK(strcmp(golden[n].name, bits_cases[n].name) == 0, "golden: %s", golden[n].name))

@@ -15,10 +15,11 @@ enum { MAX_BATCH = 4 };
 typedef struct fixture {
     const bits_case *c;
     int batch, dv;
-    size_t size; /* bytes of an element of q, k, v, o */
-    int k_type;  /* attn_dtype of k, */
-    size_t key;  /* and the bytes of a key */
+    size_t size;        /* bytes of an element of q, k, v, o */
+    int k_type, v_type; /* attn_dtype of k and v, */
+    size_t key, value;  /* and the bytes of a row */
     void *q, *k, *v, *bias;
+    float *k_scales, *v_scales;
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */
     float *lse, *m, *l, *acc; /* [batch, hq, sq]; acc [.., dv] */

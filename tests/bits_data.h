@@ -14,7 +14,8 @@
 #include <stdint.h>
 
 enum { BITS_F32, BITS_F16, BITS_BF16 }; /* storage, numbered as attn_dtype */
-enum { BITS_Q8_0 = 5, BITS_Q5_0, BITS_Q4_0, BITS_UNIT = 32 };
+enum { BITS_Q8_0 = 5, BITS_Q5_0, BITS_Q4_0, BITS_I8, BITS_UNIT = 32 };
+enum { BITS_BY_KEY = 1, BITS_BY_CHANNEL };              /* .scaled */
 enum { BITS_BOTTOM_RIGHT, BITS_TOP_LEFT, BITS_OFFSET }; /* as attn_alignment */
 enum {
     BITS_Q = 1,
@@ -25,7 +26,9 @@ enum {
     BITS_SLOPE,
     BITS_DOUT,
     BITS_DLSE,
-    BITS_SCALE
+    BITS_SCALE,
+    BITS_K_SCALE,
+    BITS_V_SCALE
 };
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
 enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
@@ -56,6 +59,7 @@ typedef struct bits_case {
     int lse_alone;   /* gradients take the row from lse, without its statistics */
     int rotated;     /* p.rotated */
     int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
+    int scaled;      /* k and v are of i8 with scales by key or by channel; .units may be BITS_I8 */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
@@ -200,6 +204,17 @@ static const bits_case bits_cases[] = {
       .alibi = 1,
       .sink = 1,
       .dropout = 0x3e4ccccd },
+    /* 8 bits with scales of the caller's */
+    { "i8", 4, 2, 17, 500, 64, .dv = 40, .scaled = BITS_BY_KEY, .causal = 1, .outliers = 1 },
+    { "i8-channels", 4, 2, 9, 300, 40, .batch = 2, .scaled = BITS_BY_CHANNEL, .shift = 2 },
+    { "i8-whole", 4, 2, 17, 500, 64, .scaled = BITS_BY_KEY, .units = BITS_I8, .causal = 1,
+      .outliers = 1 },
+    { "i8-whole-ragged", 2, 1, 5, 1100, 96, .batch = 2, .scaled = BITS_BY_KEY, .units = BITS_I8,
+      .ragged = 41, .left = 5, .key_base = 1021, .shift = 2 },
+    { "i8-whole-channels", 4, 2, 9, 200, 128, .batch = 2, .dv = 24, .scaled = BITS_BY_CHANNEL,
+      .units = BITS_I8, .rotated = 1, .shift = 2 },
+    { "i8-whole-logits", 2, 1, 9, 70, 32, .scaled = BITS_BY_KEY, .units = BITS_I8,
+      .logits = BITS_LOGITS_RAW },
 };
 
 /* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126
@@ -513,6 +528,8 @@ static inline uint32_t bits_unit_scale(const bits_case *c, uint32_t unit)
 static inline int bits_whole(const bits_case *c, uint32_t at)
 {
     const uint32_t r = bits_random(c, BITS_K, at);
+    if (c->scaled)
+        return (int)(r % 256) - 128;
     if (c->units == BITS_Q8_0)
         return (int)(r % 255) - 127;
     return c->units == BITS_Q5_0 ? (int)(r % 32) - 16 : (int)(r % 16) - 8;
@@ -525,6 +542,34 @@ static inline uint32_t bits_v(const bits_case *c, uint32_t at)
     if (c->bias >= BITS_BIAS_POISON && bits_is_hole(c, column))
         return bits_poison(c, column);
     return bits_number(bits_random(c, BITS_V, at), 1, 5, 0, c->dtype);
+}
+
+/* Of v in i8: 40 to 127, for the same reason. */
+static inline int bits_v_whole(const bits_case *c, uint32_t at)
+{
+    const uint32_t r = bits_random(c, BITS_V, at);
+    const int size = 40 + (int)((r >> 1) % 88);
+    return r & 1 ? -size : size;
+}
+
+/* The scale of element `at` of k or v, whose rows have `width` elements, is that of this number: 2^-7 ..
+ * 2^-6. */
+static inline uint32_t bits_scale_at(const bits_case *c, uint32_t at, int width)
+{
+    const uint32_t row = at / (uint32_t)width, head = row / (uint32_t)c->skv % (uint32_t)c->hkv;
+    return c->scaled == BITS_BY_KEY ? row : head * (uint32_t)width + at % (uint32_t)width;
+}
+
+static inline uint32_t bits_k_scale(const bits_case *c, uint32_t number)
+{
+    return bits_encode(0x800000 + (int32_t)(bits_random(c, BITS_K_SCALE, number) >> 9), -30,
+                       BITS_F32);
+}
+
+static inline uint32_t bits_v_scale(const bits_case *c, uint32_t number)
+{
+    return bits_encode(0x800000 + (int32_t)(bits_random(c, BITS_V_SCALE, number) >> 9), -30,
+                       BITS_F32);
 }
 
 /* As v, for the same reason. */

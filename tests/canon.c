@@ -350,6 +350,28 @@ static void rotate(f32 *x, int dim)
     rotate(x + n, dim - n);
 }
 
+static f32 k_scale(const row *r, uint32_t at)
+{
+    return bits_k_scale(r->c, bits_scale_at(r->c, at, r->c->d));
+}
+
+/* Elements of k and v, whatever they are stored as. */
+static f32 load_k(const row *r, uint32_t at)
+{
+    if (r->c->scaled)
+        return mul(from_integer(bits_whole(r->c, at)), k_scale(r, at));
+    return load(bits_k(r->c, at), r->c->dtype);
+}
+
+static f32 load_v(const row *r, uint32_t at)
+{
+    const bits_case *c = r->c;
+    if (c->scaled)
+        return mul(from_integer(bits_v_whole(c, at)),
+                   bits_v_scale(c, bits_scale_at(c, at, bits_dv(c))));
+    return load(bits_v(c, at), c->dtype);
+}
+
 static void load_query(row *r)
 {
     const bits_case *c = r->c;
@@ -361,6 +383,8 @@ static void load_query(row *r)
         r->q[d] = load(bits_q(c, at + (uint32_t)d), c->dtype);
     if (c->rotated & 1)
         rotate(r->q, c->d);
+    for (d = 0; d < c->d && c->units && c->scaled == BITS_BY_CHANNEL; d++)
+        r->q[d] = mul(r->q[d], k_scale(r, kv_row_number(r, 0) * (uint32_t)c->d + (uint32_t)d));
     for (d = 0; c->units && d < c->d; d += BITS_UNIT)
         r->scale[d / BITS_UNIT] = round_unit(r->q + d);
 }
@@ -371,7 +395,8 @@ static f32 softcap(f32 s, int cap)
     return mul(cap2, tanh_32(mul(s, divide(ONE, cap2))));
 }
 
-/* Of whole numbers: sums of 32 products, which are exact, times both scales. */
+/* Of whole numbers: sums of 32 products, which are exact, times both scales. Scales of keys come last, and
+ * those of channels are in the query. */
 static f32 score_of_units(const row *r, int j)
 {
     uint32_t k = kv_row_number(r, j) * (uint32_t)r->c->d;
@@ -380,10 +405,12 @@ static f32 score_of_units(const row *r, int j)
     for (d = 0; d < r->c->d; d += BITS_UNIT) {
         for (sum = 0, i = d; i < d + BITS_UNIT; i++)
             sum = add(sum, mul(r->q[i], from_integer(bits_whole(r->c, k + (uint32_t)i))));
-        scale = load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
+        scale = r->c->scaled ? ONE
+                             : load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
         s = fma32(sum, mul(r->scale[d / BITS_UNIT], scale), s);
     }
-    return mul(s, r->factor);
+    s = mul(s, r->factor);
+    return r->c->scaled == BITS_BY_KEY ? mul(s, k_scale(r, k)) : s;
 }
 
 static f32 score(const row *r, int j)
@@ -394,7 +421,7 @@ static f32 score(const row *r, int j)
     if (r->c->units)
         return score_of_units(r, j);
     for (d = 0; d < r->c->d; d++)
-        s = fma32(r->q[d], load(bits_k(r->c, k + (uint32_t)d), r->c->dtype), s);
+        s = fma32(r->q[d], load_k(r, k + (uint32_t)d), s);
     return mul(s, r->factor);
 }
 
@@ -464,7 +491,7 @@ static void enter_block(const row *r, int j0, int j1, state *a)
         p = exp2_32(sub(r->s[j], a->m));
         a->l = add(a->l, p);
         for (d = 0; d < dv && r->keep[j]; d++)
-            a->o[d] = fma32(p, load(bits_v(r->c, v + (uint32_t)d), r->c->dtype), a->o[d]);
+            a->o[d] = fma32(p, load_v(r, v + (uint32_t)d), a->o[d]);
     }
 }
 

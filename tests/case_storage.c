@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT
  *
  * Each number must lie within half a step of what is stored of it. The call must have the bits of the
- * call on f32 with the values that are stored, from arrays, from a cache and from a cache in pages. And
+ * call on f32 with the values that are stored, from arrays, from a cache and from a cache in pages, which
+ * keep no i8: that has a scale for each token and head. And
  * its O must lie within the bound of docs/numerics.md ("What quantised K and V cost") of the output of
  * the case. Heads get zeros up to a whole unit, which change no score.
  */
@@ -19,6 +20,7 @@ typedef struct side {
     int64_t dim, count;
     float *plain, *values; /* as the case has it, and as it is stored */
     unsigned char *data;   /* in T.storage */
+    float *scales;         /* of i8, one for each row */
     double *step;          /* how far values may be from plain */
 } side;
 
@@ -154,8 +156,20 @@ static double half_step(double x, double most, int levels, int one_less)
     return off + (size + off) * (0x1p-11 + 0x1p-20) + levels * 0x1p-25;
 }
 
-static double step_at(const float *x, int64_t i)
+/* The same of i8, where a row has one scale, an f32; if its inverse is infinite, numbers are 0. */
+static double half_step_of_row(const float *row, int64_t dim, double x)
 {
+    double most = 0;
+    for (int64_t d = 0; d < dim; d++)
+        most = fmax(most, fabs((double)row[d]));
+    if (most / 127 < 0x1p-126)
+        return fabs(x);
+    return (most / 127 + fabs(x) * 0x1p-20) / 2;
+}
+
+static double step_at(const side *s, int64_t i)
+{
+    const float *const x = s->plain;
     static const struct {
         int dtype, levels, one_less;
     } units[] = { { ATTN_Q8_0, 127, 0 }, { ATTN_Q5_0, 16, 1 }, { ATTN_Q4_0, 8, 1 } };
@@ -163,7 +177,25 @@ static double step_at(const float *x, int64_t i)
         if (units[n].dtype == T.storage)
             return half_step((double)x[i], largest_of(x + i / UNIT * UNIT), units[n].levels,
                              units[n].one_less);
+    if (T.storage == ATTN_I8)
+        return half_step_of_row(x + i / s->dim * s->dim, s->dim, (double)x[i]);
     return oracle_storage_error(T.storage, (double)x[i]);
+}
+
+/* Bytes of the type, and f32 that the library makes of them. */
+static int convert_side(side *x)
+{
+    const size_t n = (size_t)x->count;
+    if (T.storage != ATTN_I8)
+        return attn_convert(x->data, T.storage, x->plain, ATTN_F32, n) == ATTN_OK &&
+               attn_convert(x->values, ATTN_F32, x->data, T.storage, n) == ATTN_OK;
+    x->scales = test_alloc(n / (size_t)x->dim * sizeof *x->scales);
+    if (attn_quantise_i8((int8_t *)x->data, x->scales, x->plain, x->count / x->dim, x->dim) !=
+        ATTN_OK)
+        return 0;
+    for (int64_t i = 0; i < x->count; i++)
+        x->values[i] = (float)((const signed char *)x->data)[i] * x->scales[i / x->dim];
+    return 1;
 }
 
 /* 0: a number that the type cannot hold. */
@@ -173,12 +205,12 @@ static int store_side(test_case *c, side *x, const char *name)
     x->data = test_alloc(dtype_bytes(T.storage, x->count));
     x->values = test_alloc(n * sizeof *x->values);
     x->step = test_alloc(n * sizeof *x->step);
-    if (attn_convert(x->data, T.storage, x->plain, ATTN_F32, n) != ATTN_OK ||
-        attn_convert(x->values, ATTN_F32, x->data, T.storage, n) != ATTN_OK)
+    if (!convert_side(x))
         return case_fail(c, "%s is not converted", name);
     for (int64_t i = 0; i < x->count; i++) {
-        const double value = oracle_load(T.storage, x->data, (ptrdiff_t)i);
-        x->step[i] = step_at(x->plain, i);
+        const double value = x->scales != NULL ? (double)x->values[i]
+                                               : oracle_load(T.storage, x->data, (ptrdiff_t)i);
+        x->step[i] = step_at(x, i);
         if (!isfinite(value))
             return 0;
         if (value != (double)x->values[i])
@@ -222,6 +254,11 @@ static attn_params on_arrays(const stored_call *s, int dtype, const void *k, con
     p.k.dtype = p.v.dtype = dtype;
     p.k.data = k;
     p.v.data = v;
+    if (dtype == ATTN_I8) {
+        p.k_scales.data = s->k.scales;
+        p.v_scales.data = s->v.scales;
+        p.k_scales.stride_dim = p.v_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    }
     return p;
 }
 
@@ -240,7 +277,7 @@ static int check_bits(test_case *c, stored_call *s, outputs *want)
     if (!same_bits(want, &got))
         return case_fail(c, "%s has other bits than its values in f32", dtype_name(T.storage));
     s->a.storage = T.storage;
-    for (size_t n = 0; n < sizeof caches / sizeof *caches; n++) {
+    for (size_t n = 0; n < sizeof caches / sizeof *caches && T.storage != ATTN_I8; n++) {
         attn_params p = s->a.p;
         if (!case_fill_cache(c, &s->a, caches[n].page_size, &cache, &p) ||
             !run_call(c, &p, &got, caches[n].what))

@@ -96,7 +96,7 @@ TEST_GROUP(stored_cases, RUN_ONCE, "tests/cases again with K and V in each stora
         return;
     }
     T.kernels = T.only != NULL ? T.only : attn_kernels_name(attn_kernels_get(0));
-    for (T.storage = ATTN_F16; T.storage <= ATTN_Q4_0; T.storage++)
+    for (T.storage = ATTN_F16; T.storage <= ATTN_I8; T.storage++)
         CHECK(run_cases("tests/cases", 0) == 0, "cannot run the cases of tests/cases");
     T = given;
 }

@@ -297,8 +297,9 @@ size_t dtype_size(int dtype)
 static const struct {
     const char *name;
     int unit, bytes; /* numbers that are stored together, in these bytes */
-} stored_types[] = { { "f32", 1, 4 },  { "f16", 1, 2 },    { "bf16", 1, 2 },   { "e4m3", 1, 1 },
-                     { "e5m2", 1, 1 }, { "q8_0", 32, 34 }, { "q5_0", 32, 22 }, { "q4_0", 32, 18 } };
+} stored_types[] = { { "f32", 1, 4 },    { "f16", 1, 2 },    { "bf16", 1, 2 },
+                     { "e4m3", 1, 1 },   { "e5m2", 1, 1 },   { "q8_0", 32, 34 },
+                     { "q5_0", 32, 22 }, { "q4_0", 32, 18 }, { "i8", 1, 1 } };
 enum { STORED_TYPES = (int)(sizeof stored_types / sizeof *stored_types) };
 
 const char *dtype_name(int dtype)

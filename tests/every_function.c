@@ -58,6 +58,8 @@ static void forward(void)
     size_t bytes;
     float slopes[4];
     unsigned short halves[ROWS];
+    int8_t whole[ROWS];
+    float scale;
     HOLDS(strcmp(attn_version(), ATTN_VERSION_STRING) == 0);
     HOLDS(attn_params_size() == sizeof p);
     OK(attn_workspace_size(&p, &bytes));
@@ -68,6 +70,7 @@ static void forward(void)
     OK(attn_alibi_slopes(slopes, 4));
     OK(attn_convert(halves, ATTN_F16, x, ATTN_F32, ROWS));
     OK(attn_rotate(x, 1, ROWS));
+    OK(attn_quantise_i8(whole, &scale, x, 1, ROWS));
     HOLDS(attn_dropout_keep(1, 0.0f, &pair));
     HOLDS(attn_kernels_find(attn_kernels_name(attn_kernels_get(0))) == attn_kernels_get(0));
     OK(attn_problem_of(&p, &problem, WHY));

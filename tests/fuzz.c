@@ -304,6 +304,26 @@ static void set_ways(attn_params *p)
     p->kernels = rng_chance(50) ? NULL : attn_kernels_get((int)rng_int(0, 3));
 }
 
+/* Scales of bytes are taken from q, some of which are NaN and infinite. */
+static void set_scaled(attn_tensor *t, attn_scales *x)
+{
+    t->dtype = ATTN_I8;
+    x->data = q + ARENA / 2;
+    x->stride_batch = packed_or_shared();
+    x->stride_head = packed_or_shared();
+    x->stride_seq = rng_chance(50) ? packed_or_shared() : (ptrdiff_t)rng_int(-20, 20);
+    x->stride_dim = rng_chance(70) ? packed_or_shared() : (ptrdiff_t)rng_int(-2, 2);
+}
+
+static void set_scales(attn_params *p)
+{
+    if (rng_chance(15))
+        set_scaled(&p->k, &p->k_scales);
+    if (rng_chance(15))
+        set_scaled(&p->v, &p->v_scales);
+    p->integer = p->k.dtype == ATTN_I8 && rng_chance(20); /* heads of 32 are too large here */
+}
+
 /* ---- breaking it ----------------------------------------------------------------------------- */
 
 static int64_t extreme(void)
@@ -381,28 +401,32 @@ static const size_t int_fields[] = {
     AT(causal),       AT(window),         AT(softmax1),         AT(partial),
     AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
-    AT(part.keys),    AT(part.continued), AT(layout),
+    AT(part.keys),    AT(part.continued), AT(layout),           AT(integer),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
-    AT(q.stride_batch),     AT(q.stride_head),          AT(q.stride_seq),
-    AT(k.stride_batch),     AT(k.stride_head),          AT(k.stride_seq),
-    AT(v.stride_batch),     AT(v.stride_head),          AT(v.stride_seq),
-    AT(o.stride_batch),     AT(o.stride_head),          AT(o.stride_seq),
-    AT(lse.stride_batch),   AT(lse.stride_head),        AT(lse.stride_seq),
-    AT(stats.stride_batch), AT(stats.stride_head),      AT(stats.stride_seq),
-    AT(bias.stride_batch),  AT(bias.stride_head),       AT(bias.stride_q),
-    AT(bias.stride_kv),     AT(bool_mask.stride_batch), AT(bool_mask.stride_head),
-    AT(bool_mask.stride_q), AT(bool_mask.stride_kv),
+    AT(q.stride_batch),        AT(q.stride_head),          AT(q.stride_seq),
+    AT(k.stride_batch),        AT(k.stride_head),          AT(k.stride_seq),
+    AT(v.stride_batch),        AT(v.stride_head),          AT(v.stride_seq),
+    AT(o.stride_batch),        AT(o.stride_head),          AT(o.stride_seq),
+    AT(lse.stride_batch),      AT(lse.stride_head),        AT(lse.stride_seq),
+    AT(stats.stride_batch),    AT(stats.stride_head),      AT(stats.stride_seq),
+    AT(bias.stride_batch),     AT(bias.stride_head),       AT(bias.stride_q),
+    AT(bias.stride_kv),        AT(bool_mask.stride_batch), AT(bool_mask.stride_head),
+    AT(bool_mask.stride_q),    AT(bool_mask.stride_kv),    AT(k_scales.stride_batch),
+    AT(k_scales.stride_head),  AT(k_scales.stride_seq),    AT(k_scales.stride_dim),
+    AT(v_scales.stride_batch), AT(v_scales.stride_head),   AT(v_scales.stride_seq),
+    AT(v_scales.stride_dim),
 };
 static const size_t pointer_fields[] = {
-    AT(q.data),       AT(k.data),         AT(v.data),        AT(o.data),
-    AT(lse.data),     AT(stats.data),     AT(q_len),         AT(kv_len),
-    AT(kv_begin),     AT(cu_seqlens_q),   AT(cu_seqlens_kv), AT(key_base),
-    AT(q_offset),     AT(prefix),         AT(q_segments),    AT(kv_segments),
-    AT(tree_parents), AT(bool_mask.data), AT(bit_mask.data), AT(block_mask.bitmap),
-    AT(bias.data),    AT(alibi_slopes),   AT(sinks),         AT(state.m),
-    AT(state.l),      AT(state.o),        AT(logits.data),
+    AT(q.data),        AT(k.data),         AT(v.data),        AT(o.data),
+    AT(lse.data),      AT(stats.data),     AT(q_len),         AT(kv_len),
+    AT(kv_begin),      AT(cu_seqlens_q),   AT(cu_seqlens_kv), AT(key_base),
+    AT(q_offset),      AT(prefix),         AT(q_segments),    AT(kv_segments),
+    AT(tree_parents),  AT(bool_mask.data), AT(bit_mask.data), AT(block_mask.bitmap),
+    AT(bias.data),     AT(alibi_slopes),   AT(sinks),         AT(state.m),
+    AT(state.l),       AT(state.o),        AT(logits.data),   AT(k_scales.data),
+    AT(v_scales.data),
 };
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
@@ -478,6 +502,7 @@ static attn_params random_call(void)
     set_table_masks(&p);
     set_modifiers(&p);
     set_ways(&p);
+    set_scales(&p);
     for (int64_t broken = rng_chance(40) ? 0 : rng_int(1, 4); broken > 0; broken--)
         break_field(&p);
     limit_counts(&p);
@@ -515,7 +540,7 @@ static int stays_inside(const attn_params *p)
     }
     return p->logits.num_rows <= LARGEST + 4 &&
            p->batch * p->num_heads_q * rows * larger64(dim, rows) +
-                   (p->batch + p->num_heads_q + 2 * rows) * furthest <=
+                   (p->batch + p->num_heads_q + 2 * rows + dim) * furthest <=
                ARENA / 2;
 }
 

@@ -101,6 +101,12 @@ static const golden_hash golden[] = {
     { "halfway", UINT64_C(0xb02bf1758488edb5), UINT64_C(0x8587358fa52bc599) },
     { "all", UINT64_C(0x22f61d8bc4a4dc22), UINT64_C(0xa2292847e7bf165c) },
     { "all-f16", UINT64_C(0xee7e9cec2a4bee45), UINT64_C(0x0a2e2f729ac050dc) },
+    { "i8", UINT64_C(0xe56cfbb6ec9e0bbe), UINT64_C(0x90deedd065bb5adf) },
+    { "i8-channels", UINT64_C(0x620cc8fec854b625), UINT64_C(0x986246b32f24c702) },
+    { "i8-whole", UINT64_C(0xc3194d9fd5df5db1), UINT64_C(0x783050e4d3e2bce4) },
+    { "i8-whole-ragged", UINT64_C(0x77c788d547f41994), UINT64_C(0x529d8a560ed53c70) },
+    { "i8-whole-channels", UINT64_C(0xdad5cfb49e0130a8), UINT64_C(0x4154616ce2b3a33e) },
+    { "i8-whole-logits", UINT64_C(0x879dabd2d1dbfab9), UINT64_C(0xf79304eea18aff24) },
 };
 
 static const golden_gradient golden_gradients[] = {

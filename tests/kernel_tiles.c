@@ -246,6 +246,14 @@ static void run_softcap(const attn_kernels *f, tile *t)
     f->softcap(t->array[S], KEYS, 32.0f, 0.03125f);
 }
 
+static void run_scale_keys(const attn_kernels *f, tile *t)
+{
+    float signs[KEYS];
+    for (int j = 0; j < KEYS; j++)
+        signs[j] = j % 3 ? 1.0f : -1.0f;
+    f->scale_keys(t->array[S], signs, KEYS);
+}
+
 static void run_add_distances(const attn_kernels *f, tile *t)
 {
     f->add_distances(t->array[S], t->array[BEGIN], t->array[FACTOR], KEYS);
@@ -452,6 +460,13 @@ RUN_WIDEN_BYTES(widen_q8_0, 32)
 RUN_WIDEN_BYTES(widen_q5_0, 32)
 RUN_WIDEN_BYTES(widen_q4_0, 32)
 
+static void run_widen_i8(const attn_kernels *f, tile *t)
+{
+    for (int r = 0; r < t->rows; r++)
+        f->widen_i8(t->out[r], (const int8_t *)t->array[F16] + r * t->dim * 2,
+                    (const float *)t->array[FACTOR] + r, 0, t->dim);
+}
+
 static void narrow(void (*kernel)(uint16_t *, const float *, int64_t), tile *t)
 {
     for (int r = 0; r < t->rows; r++)
@@ -527,6 +542,7 @@ const kernel_entry kernel_entries[] = {
     { "pack_units", run_pack_units, 0, BYTES, .amount = 4, .behind = run_qk_units },
     { "qk_units", run_qk_units, 1, PRODUCT, .amount = 1, .before = run_pack_units },
     { "softcap", run_softcap, 1, BYTES, .amount = 8 },
+    { "scale_keys", run_scale_keys, 1, BYTES, .amount = 8 },
     { "add_distances", run_add_distances, 1, BYTES, .amount = 8 },
     { "add_rows", run_add_rows, 1, BYTES, .amount = 12 },
     { "clip", run_clip, 1, BYTES, .amount = 8 },
@@ -551,6 +567,7 @@ const kernel_entry kernel_entries[] = {
     { "widen_q8_0", run_widen_q8_0, 0, BYTES, .amount = 5 },
     { "widen_q5_0", run_widen_q5_0, 0, BYTES, .amount = 5 },
     { "widen_q4_0", run_widen_q4_0, 0, BYTES, .amount = 5 },
+    { "widen_i8", run_widen_i8, 0, BYTES, .amount = 5 },
     { "narrow_f16", run_narrow_f16, 0, BYTES, .amount = 6 },
     { "narrow_bf16", run_narrow_bf16, 0, BYTES, .amount = 6 },
     { "tile", run_tile, 1, PRODUCT, .amount = 2 }, /* Q K^T and P V */

@@ -173,6 +173,39 @@ static void check_quantised(const sizes *z)
     }
 }
 
+static void check_scale_keys(const sizes *z)
+{
+    const int rows = tested->rows, n = z->n;
+    float *s = vector((int64_t)n * rows), *b = test_alloc((size_t)(n * rows) * sizeof *b);
+    float *scale = vector(n);
+    for (int i = 0; i < n * rows; i++)
+        b[i] = s[i] * scale[i / rows];
+    tested->scale_keys(s, scale, n);
+    CHECK(memcmp(s, b, (size_t)(n * rows) * sizeof *b) == 0, "scale_keys");
+}
+
+/* Every byte times scales that are one, lie one after the other, or apart. */
+static void check_scaled(const sizes *z)
+{
+    const int64_t n = 1 + z->dim % 300, step = z->dim % 5;
+    int8_t *from = test_alloc_at((size_t)n, PLACE_PAGE_AFTER);
+    float *scale = vector((n - 1) * step + 1), *a = vector(n);
+    for (int64_t d = 0; d < n; d++)
+        from[d] = (int8_t)((d + 256 - n % 256) % 256 - 128);
+    if (n > 2)
+        scale[step] = float_from_bits(0x7fc00000u);
+    check_scale_keys(z);
+    tested->widen_i8(a, from, scale, step, n);
+    for (int64_t d = 0; d < n; d++) {
+        const float b = (float)from[d] * scale[d * step];
+        if (!same_number(a[d], b)) {
+            CHECK(0, "step %d: number %d widened is %08x, not %08x", (int)step, (int)d,
+                  (unsigned)float_bits(a[d]), (unsigned)float_bits(b));
+            return;
+        }
+    }
+}
+
 /* Every 16-bit number widened; and numbers around every rounding step narrowed. */
 static void check_storage(const sizes *z)
 {
@@ -939,6 +972,7 @@ static const struct {
     { "exp_sum", check_exp_sum },
     { "merge", check_merge },
     { "result", check_result },
+    { "scales of the caller", check_scaled },
 };
 
 static void check_functions(void)

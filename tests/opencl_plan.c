@@ -287,7 +287,7 @@ static void check_type(const attn_backend *backend, attn_problem *pr, attn_gradi
     for (int type = 0; type < 40; type++) {
         const int known = type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16;
         *dtype = type;
-        if (type <= ATTN_Q4_0 && (*name == 'k' || *name == 'v'))
+        if (type <= ATTN_I8 && (*name == 'k' || *name == 'v'))
             snprintf(want, sizeof want,
                      "%s (%d) is set, but a device does not take it: 0 is f32, 1 is f16, 2 is bf16",
                      name, type);

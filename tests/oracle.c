@@ -84,6 +84,12 @@ static double load_q5_0(const void *data, ptrdiff_t index)
     return load_f16(from, 0) * (16 * upper + lower - 16);
 }
 
+/* Without its scale. */
+static double load_i8(const void *data, ptrdiff_t index)
+{
+    return ((const signed char *)data)[index];
+}
+
 static double load_q4_0(const void *data, ptrdiff_t index)
 {
     const unsigned char *from = (const unsigned char *)data + index / 32 * 18;
@@ -95,7 +101,7 @@ double oracle_load(int dtype, const void *data, ptrdiff_t index)
 {
     static double (*const loaders[])(const void *, ptrdiff_t) = { load_f32,  load_f16,  load_bf16,
                                                                   load_e4m3, load_e5m2, load_q8_0,
-                                                                  load_q5_0, load_q4_0 };
+                                                                  load_q5_0, load_q4_0, load_i8 };
     return loaders[dtype](data, index);
 }
 
@@ -220,14 +226,14 @@ ptrdiff_t oracle_row_offset(const attn_params *p, const attn_tensor *t, int64_t 
     return index_in(stride, size, at, varlen || p->layout == ATTN_LAYOUT_BSHD);
 }
 
-ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
-                            int64_t kv_head, int64_t j)
+/* Where element d of key j lies in an array that follows the keys. */
+static ptrdiff_t key_index(const attn_params *p, const ptrdiff_t stride[4], int64_t dim, int64_t b,
+                           int64_t kv_head, int64_t j, int64_t d, int by_token)
 {
     const attn_rows *place = &p->kv_rows;
     const int varlen = p->cu_seqlens_kv != NULL;
-    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 0 };
     int64_t size[4] = { p->batch, oracle_heads_kv(p), p->seq_len_kv, dim };
-    int64_t at[4] = { varlen ? 0 : b, kv_head, oracle_first_key(p, b) + j, 0 };
+    int64_t at[4] = { varlen ? 0 : b, kv_head, oracle_first_key(p, b) + j, d };
     if (varlen)
         at[2] += token_kv(p, b);
     if (place->begin != NULL)
@@ -242,7 +248,23 @@ ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t 
         size[2] = place->page_size;
         at[2] %= place->page_size;
     }
-    return index_in(stride, size, at, varlen || p->layout == ATTN_LAYOUT_BSHD);
+    return index_in(stride, size, at, by_token);
+}
+
+ptrdiff_t oracle_key_offset(const attn_params *p, const attn_tensor *t, int64_t dim, int64_t b,
+                            int64_t kv_head, int64_t j)
+{
+    const ptrdiff_t stride[4] = { t->stride_batch, t->stride_head, t->stride_seq, 0 };
+    return key_index(p, stride, dim, b, kv_head, j, 0,
+                     p->cu_seqlens_kv != NULL || p->layout == ATTN_LAYOUT_BSHD);
+}
+
+/* What the caller's scales say about element d of key j: 1 where there are none. */
+static float scale_of(const attn_params *p, const attn_scales *x, int64_t dim, int64_t b,
+                      int64_t kv_head, int64_t j, int64_t d)
+{
+    const ptrdiff_t stride[4] = { x->stride_batch, x->stride_head, x->stride_seq, x->stride_dim };
+    return x->data != NULL ? x->data[key_index(p, stride, dim, b, kv_head, j, d, 0)] : 1.0f;
 }
 
 /* ---- masks: one small question each ---------------------------------------------------------- */
@@ -435,13 +457,13 @@ double oracle_scale(const attn_params *p)
 
 enum { QUERY_UNIT = 32 };
 
-/* p->integer: the scale of the unit of a query that begins at `first`. */
-static float query_scale(const attn_params *p, ptrdiff_t first)
+/* p->integer: the scale of the unit of a query that begins at `first`; `by` multiplies it before. */
+static float query_scale(const attn_params *p, ptrdiff_t first, const float *by)
 {
-    double most = 0;
+    float most = 0;
     for (int i = 0; i < QUERY_UNIT; i++)
-        most = fmax(most, fabs(oracle_load(p->q.dtype, p->q.data, first + i)));
-    return (float)most / 127.0f;
+        most = fmaxf(most, fabsf((float)oracle_load(p->q.dtype, p->q.data, first + i) * by[i]));
+    return most / 127.0f;
 }
 
 /* The whole number that p->integer makes of an element, times the scale. */
@@ -462,14 +484,23 @@ static double raw_logit(const attn_params *p, int64_t b, int64_t h, int64_t i, i
     const int64_t kv_head = h / (p->num_heads_q / oracle_heads_kv(p));
     const ptrdiff_t q = oracle_row_offset(p, &p->q, p->head_dim, b, h, i);
     const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, b, kv_head, j);
+    /* Scales of channels go to the query where that is rounded. */
+    const int to_query =
+        p->integer && p->k_scales.data != NULL && p->k_scales.stride_dim != ATTN_STRIDE_BROADCAST;
     double sum = 0, sum_abs = 0;
-    float scale = 0;
+    float scale = 0, by[QUERY_UNIT];
     for (int64_t d = 0; d < p->head_dim; d++) {
         const double given = oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d);
         double product = oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d);
-        if (p->integer && d % QUERY_UNIT == 0)
-            scale = query_scale(p, q + (ptrdiff_t)d);
-        product *= p->integer ? rounded(given, scale) : given;
+        if (p->integer && d % QUERY_UNIT == 0) {
+            for (int n = 0; n < QUERY_UNIT; n++)
+                by[n] = to_query ? scale_of(p, &p->k_scales, p->head_dim, b, kv_head, j, d + n) : 1;
+            scale = query_scale(p, q + (ptrdiff_t)d, by);
+        }
+        if (!to_query)
+            product *= (double)scale_of(p, &p->k_scales, p->head_dim, b, kv_head, j, d);
+        product = p->integer ? product : (double)(float)product;
+        product *= p->integer ? rounded((double)((float)given * by[d % QUERY_UNIT]), scale) : given;
         sum += product;
         sum_abs += fabs(product);
     }
@@ -671,6 +702,7 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
             continue;
         v = oracle_load(p->v.dtype, p->v.data,
                         oracle_key_offset(p, &p->v, oracle_dim_v(p), b, head, j) + (ptrdiff_t)d);
+        v = (double)(float)(v * (double)scale_of(p, &p->v_scales, oracle_dim_v(p), b, head, j, d));
         o += weight * v;
         o_abs += weight * fabs(v);
         o_error += weight * fabs(v) * s->errors[j];

@@ -24,13 +24,14 @@ typedef struct quantised_type {
 
 static const quantised_type types[] = {
     { ATTN_E4M3, 1, 1 },     { ATTN_E5M2, 1, 1 },     { ATTN_Q8_0, UNIT, 34 },
-    { ATTN_Q5_0, UNIT, 22 }, { ATTN_Q4_0, UNIT, 18 },
+    { ATTN_Q5_0, UNIT, 22 }, { ATTN_Q4_0, UNIT, 18 }, { ATTN_I8, 1, 1 },
 };
-enum { TYPES = (int)(sizeof types / sizeof *types) };
+/* The last one has scales of the caller's, and attn_convert does not know it. */
+enum { I8 = (int)(sizeof types / sizeof *types) - 1, TYPES = I8 };
 
 static const char *type_name(const quantised_type *type)
 {
-    static const char *const names[] = { "e4m3", "e5m2", "q8_0", "q5_0", "q4_0" };
+    static const char *const names[] = { "e4m3", "e5m2", "q8_0", "q5_0", "q4_0", "i8" };
     return names[type - types];
 }
 
@@ -158,11 +159,118 @@ static void check_strange(int round)
     CHECK(attn_convert(x, ATTN_F32, bytes, type->dtype, 1) == ATTN_ERR_ARG, "1 number");
 }
 
+/* attn_quantise_i8 beside what attn.h says of it, with halves that tie. */
+static void check_quantise(int round)
+{
+    static const float strange[] = { NAN, INFINITY, -INFINITY, 0.0f, 1e-40f };
+    enum { ROWS = 7 };
+    const int dim = (int)rng_int(1, 70);
+    float *x = test_alloc_at((size_t)(ROWS * dim) * sizeof *x, PLACE_PAGE_AFTER);
+    signed char *q = test_alloc_at((size_t)(ROWS * dim), PLACE_PAGE_AFTER);
+    float *scales = test_alloc_at(ROWS * sizeof *scales, PLACE_PAGE_AFTER);
+    for (int i = 0; i < ROWS * dim; i++)
+        x[i] = round % 2 ? rng_normal() : (float)rng_int(-254, 254) / 2;
+    for (int r = 0; r < ROWS && round % 2 == 0; r++)
+        x[r * dim] = 127;
+    for (int s = 0; s < 5; s++)
+        x[s * dim + rng_int(0, dim - 1)] = strange[s];
+    CHECK(attn_quantise_i8((int8_t *)q, scales, x, ROWS, dim) == ATTN_OK, "refused");
+    for (int r = 0; r < ROWS; r++) {
+        float most = 0, inverse;
+        int finite = 1;
+        for (int d = 0; d < dim; d++) {
+            most = fmaxf(most, fabsf(x[r * dim + d]));
+            finite &= isfinite(x[r * dim + d]);
+        }
+        most = most / 127.0f;
+        inverse = most > 0 ? 1.0f / most : 0.0f;
+        inverse = isfinite(inverse) ? inverse : 0.0f;
+        CHECK(finite ? scales[r] == most : isnan(scales[r]), "row %d: scale %g", r,
+              (double)scales[r]);
+        for (int d = 0; d < dim; d++) {
+            const float y = x[r * dim + d] * inverse;
+            const int want = finite ? (int)nearbyint((double)y) : 0;
+            if (!CHECK(q[r * dim + d] == want, "row %d: %g is %d, not %d", r,
+                       (double)x[r * dim + d], q[r * dim + d], want))
+                return;
+        }
+    }
+    CHECK(attn_quantise_i8(NULL, scales, x, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, NULL, x, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, NULL, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, -1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, 1, 0) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)q, scales, x, INT64_MAX / 4, 8) == ATTN_ERR_ARG &&
+              attn_quantise_i8(NULL, NULL, NULL, 0, 1) == ATTN_OK &&
+              attn_convert(x, ATTN_F32, q, ATTN_I8, 1) == ATTN_ERR_ARG &&
+              attn_convert(q, ATTN_I8, x, ATTN_F32, 1) == ATTN_ERR_ARG,
+          "bad arguments are taken, or good ones are not");
+}
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
+/* Axes along which scales are one. */
+enum { ONE_BATCH = 1, ONE_HEAD = 2, ONE_KEY = 4, ONE_DIM = 8 };
+
+/* Scales of a tensor that has these numbers of batch entries and heads, in some layout, NaN in between. */
+static attn_scales make_scales(const test_tensor *t, int64_t batch, int64_t heads, int one)
+{
+    const int64_t count[4] = { one & ONE_BATCH ? 1 : batch, one & ONE_HEAD ? 1 : heads,
+                               one & ONE_KEY ? 1 : t->seq, one & ONE_DIM ? 1 : t->dim };
+    const int64_t gap = rng_chance(30) ? 2 : 1, row = count[3] * gap + (rng_chance(30) ? 5 : 0);
+    const int64_t entry = count[1] * count[2] * row;
+    const int by_token = rng_chance(50);
+    float *data = test_alloc((size_t)(count[0] * entry) * sizeof *data);
+    attn_scales x = { .data = data };
+    x.stride_dim = (ptrdiff_t)gap;
+    x.stride_seq = (ptrdiff_t)(by_token ? count[1] * row : row);
+    x.stride_head = (ptrdiff_t)(by_token ? row : count[2] * row);
+    x.stride_batch = (ptrdiff_t)entry;
+    for (int64_t r = 0; r < count[0] * count[1] * count[2]; r++)
+        for (int64_t d = 0; d < count[3]; d++)
+            data[r * row + d * gap] = rng_chance(3)   ? 0.0f
+                                      : rng_chance(5) ? -0.01f * rng_unit()
+                                                      : 0.002f + 0.03f * rng_unit();
+    return x;
+}
+
+/* Strides of 0 where they say it, else explicit ones; and shared axes by their name. */
+static void name_scales(attn_scales *x, const test_tensor *t, int one)
+{
+    const int packed = x->stride_dim == 1 &&
+                       x->stride_seq == (one & ONE_DIM ? 1 : (ptrdiff_t)t->dim) &&
+                       x->stride_head == x->stride_seq * (one & ONE_KEY ? 1 : (ptrdiff_t)t->seq);
+    if (packed && rng_chance(50))
+        x->stride_batch = x->stride_head = x->stride_seq = x->stride_dim = 0;
+    x->stride_batch = one & ONE_BATCH ? ATTN_STRIDE_BROADCAST : x->stride_batch;
+    x->stride_head = one & ONE_HEAD ? ATTN_STRIDE_BROADCAST : x->stride_head;
+    x->stride_seq = one & ONE_KEY ? ATTN_STRIDE_BROADCAST : x->stride_seq;
+    x->stride_dim = one & ONE_DIM ? ATTN_STRIDE_BROADCAST : x->stride_dim;
+}
+
+/* A row as bytes, and as the values that these stand for. */
+static void store_scaled(signed char *to, float *values, int64_t dim, const float *scale,
+                         ptrdiff_t step)
+{
+    for (int64_t d = 0; d < dim; d++) {
+        const float by = scale[d * step], x = values[d] / by;
+        const int q = x >= -128 && x <= 127 ? (int)x : (int)rng_int(-128, 127);
+        to[d] = (signed char)q;
+        values[d] = (float)q * by;
+    }
+}
+
+static void store_row(const quantised_type *type, unsigned char *to, float *values, int64_t dim)
+{
+    CHECK(attn_convert(to, type->dtype, values, ATTN_F32, (size_t)dim) == ATTN_OK &&
+              attn_convert(values, ATTN_F32, to, type->dtype, (size_t)dim) == ATTN_OK,
+          "not converted");
+}
+
 /* K or V as units of a type, its rows in some layout; the tensor gets the values that they stand for.
- * Strides that are packed may be 0. */
-static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantised_type *type)
+ * Strides that are packed may be 0. Scales, which ATTN_I8 has, are one along these axes at least. */
+static attn_tensor quantise_by(const attn_params *p, test_tensor *t, const quantised_type *type,
+                               attn_scales *scales, int one)
 {
     const int64_t pad = rng_chance(50) ? UNIT : 0, row = t->dim + pad;
     const int64_t heads = t->layout == LAYOUT_SHARED_HEADS ? 1 : t->heads;
@@ -176,6 +284,10 @@ static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantise
     x.stride_seq = (ptrdiff_t)(by_token ? heads * row : row);
     x.stride_head = (ptrdiff_t)(by_token ? row : t->seq * row);
     x.stride_batch = (ptrdiff_t)(heads * t->seq * row);
+    if (scales != NULL) {
+        one |= (batch < t->batch ? ONE_BATCH : 0) | (heads < t->heads ? ONE_HEAD : 0);
+        *scales = make_scales(t, batch, heads, one);
+    }
     for (int64_t b = 0; b < batch; b++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t s = 0; s < t->seq; s++) {
@@ -183,10 +295,14 @@ static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantise
                 unsigned char *to = data + at / type->numbers * type->bytes;
                 for (int64_t d = 0; d < t->dim; d++)
                     values[d] = tensor_get(t, b, h, s, d);
-                CHECK(attn_convert(to, type->dtype, values, ATTN_F32, (size_t)t->dim) == ATTN_OK &&
-                          attn_convert(values, ATTN_F32, to, type->dtype, (size_t)t->dim) ==
-                              ATTN_OK,
-                      "not converted");
+                if (scales != NULL)
+                    store_scaled((signed char *)to, values, t->dim,
+                                 scales->data + (one & ONE_BATCH ? 0 : b * scales->stride_batch) +
+                                     (one & ONE_HEAD ? 0 : h * scales->stride_head) +
+                                     (one & ONE_KEY ? 0 : s * scales->stride_seq),
+                                 one & ONE_DIM ? 0 : scales->stride_dim);
+                else
+                    store_row(type, to, values, t->dim);
                 for (int64_t d = 0; d < t->dim; d++)
                     tensor_set(t, b, h, s, d, values[d]);
             }
@@ -198,17 +314,28 @@ static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantise
         x.stride_head = ATTN_STRIDE_BROADCAST;
     if (batch < t->batch)
         x.stride_batch = ATTN_STRIDE_BROADCAST;
+    if (scales != NULL)
+        name_scales(scales, t, one);
     return x;
 }
 
-/* One of K and V may stay as it is. */
-static void quantise_some(test_problem *a, test_problem *b)
+static attn_tensor quantise(const attn_params *p, test_tensor *t, const quantised_type *type)
+{
+    return quantise_by(p, t, type, NULL, 0);
+}
+
+/* One of K and V may stay as it is, or with `scaled` have another type than ATTN_I8. */
+static void quantise_some(test_problem *a, test_problem *b, int scaled)
 {
     const int which = (int)rng_int(0, 3);
     twin(a, b);
-    if (which != 0)
+    if (which != 0 && scaled)
+        b->p.k = quantise_by(&a->p, &a->k, &types[I8], &b->p.k_scales, (int)rng_int(0, 15));
+    else if (which != 0)
         b->p.k = quantise(&a->p, &a->k, &types[rng_int(0, TYPES - 1)]);
-    if (which != 1)
+    if (which != 1 && scaled && rng_chance(80))
+        b->p.v = quantise_by(&a->p, &a->v, &types[I8], &b->p.v_scales, (int)rng_int(0, 15));
+    else if (which != 1)
         b->p.v = quantise(&a->p, &a->v, &types[rng_int(0, TYPES - 1)]);
 }
 
@@ -249,7 +376,7 @@ test_shape whole_units(test_shape s)
 }
 
 /* Any masks, any shape. */
-static void check_background(int round)
+static void run_background(int round, int scaled)
 {
     static const char *const banned[] = { "odd_dims", "mixed", "varlen", NULL };
     int list[MAX_BACKGROUND];
@@ -257,27 +384,48 @@ static void check_background(int round)
     test_problem a, b;
     features_make(&a, whole_units(shape_random()), list, count);
     a.p.impl = round % 3 == 2 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
-    quantise_some(&a, &b);
+    quantise_some(&a, &b, scaled);
     if (round % 4 == 1)
         b.p.tile_keys = 16;
     compare(&a, &b, "quantised");
 }
 
+static void check_background(int round)
+{
+    run_background(round, 0);
+}
+
+static void check_scaled(int round)
+{
+    run_background(round, 1);
+}
+
 /* Sequences of one tensor. */
-static void check_packed(int round)
+static void run_packed(int scaled)
 {
     static const char *const banned[] = { "odd_dims", "mixed", NULL };
     int list[MAX_BACKGROUND];
     const int count = pick_background(list, "varlen", 0, banned);
     test_problem a, b;
-    (void)round;
     features_make(&a, whole_units(shape_random()), list, count);
-    quantise_some(&a, &b);
+    quantise_some(&a, &b, scaled);
     compare(&a, &b, "sequences");
 }
 
+static void check_packed(int round)
+{
+    (void)round;
+    run_packed(0);
+}
+
+static void check_scaled_packed(int round)
+{
+    (void)round;
+    run_packed(1);
+}
+
 /* Few rows against many keys, in pages and rings, one worker and five, keys divided. */
-static void check_decode(int round)
+static void run_decode(int round, int scaled)
 {
     static const int64_t pages[] = { 0, 1, 5, 16, 48, 256 };
     test_shape s = { .batch = rng_int(1, 2), .heads_kv = 2 };
@@ -289,7 +437,7 @@ static void check_decode(int round)
     problem_make(&a, (s = whole_units(s), &s));
     a.p.causal = 1;
     problem_scatter(&a, pages[round % 6], round / 6 % 2);
-    quantise_some(&a, &b);
+    quantise_some(&a, &b, scaled);
     compare(&a, &b, "decoding");
     b.p.num_workers = workers.workers;
     b.p.tuning = rng_chance(50) ? "attn-tuning 1 split_work 1 end" : NULL;
@@ -298,13 +446,64 @@ static void check_decode(int round)
     CHECK(test_run(&b.p) == ATTN_OK && problem_same_bits(&a, &b), "decoding, five workers");
 }
 
+static void check_decode(int round)
+{
+    run_decode(round, 0);
+}
+
+static void check_scaled_decode(int round)
+{
+    run_decode(round, 1);
+}
+
+/* Keys that all entries have, read once: the same bits, with scales of keys and of channels. */
+static void check_scaled_prefix(int round)
+{
+    enum { BATCH = 3, HEADS = 2, GROUP = 4, KEYS = 300, DIM = 64 };
+    const int by_channel = round % 2, rows = 1 + round % 3;
+    const int64_t scales = HEADS * (by_channel ? DIM : KEYS);
+    float *q = test_alloc((size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q);
+    int8_t *k = test_alloc(HEADS * KEYS * DIM);
+    float *by = test_alloc((size_t)(BATCH * scales) * sizeof *by), *o[2];
+    attn_info info;
+    attn_params p = { .batch = BATCH,
+                      .num_heads_q = HEADS * GROUP,
+                      .num_heads_kv = HEADS,
+                      .seq_len_q = rows,
+                      .seq_len_kv = KEYS,
+                      .head_dim = DIM,
+                      .integer = round / 2 % 2,
+                      .causal = 1 };
+    for (int i = 0; i < BATCH * HEADS * GROUP * rows * DIM; i++)
+        q[i] = rng_normal();
+    for (int i = 0; i < HEADS * KEYS * DIM; i++)
+        k[i] = (int8_t)rng_int(-128, 127);
+    for (int64_t i = 0; i < BATCH * scales; i++) /* every entry has an equal copy */
+        by[i] = i < scales ? 0.002f + 0.03f * rng_unit() : by[i - scales];
+    p.q.data = q;
+    p.k.dtype = p.v.dtype = ATTN_I8;
+    p.k.data = p.v.data = k;
+    p.k.stride_batch = p.v.stride_batch = ATTN_STRIDE_BROADCAST;
+    p.k_scales.data = by;
+    *(by_channel ? &p.k_scales.stride_seq : &p.k_scales.stride_dim) = ATTN_STRIDE_BROADCAST;
+    p.v_scales = p.k_scales;
+    for (int way = 0; way < 2; way++) {
+        p.shared_keys = way ? 290 : 0;
+        p.o.data = o[way] = test_alloc((size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q);
+        CHECK(test_run(&p) == ATTN_OK, "refused");
+    }
+    CHECK(attn_explain(&p, &info) == ATTN_OK && strstr(info.reasons, "prefix of 288 keys") != NULL,
+          "%s", info.reasons);
+    CHECK(memcmp(o[0], o[1], (size_t)(BATCH * HEADS * GROUP * rows * DIM) * sizeof *q) == 0,
+          "bits differ");
+}
+
 /* Whole numbers: within the bounds of the oracle, whichever way; and the tiled way has the bits of the
  * portable kernels, of small tiles and of several workers. */
-static void check_whole(int round)
+static void run_whole(int round, const quantised_type *type)
 {
     static const char *const banned[] = { "odd_dims", "mixed", "part", "backend", NULL };
     static const int64_t pages[] = { 0, 1, 5, 16 };
-    const quantised_type *type = &types[2 + round % 3];
     pool workers = pool_of(3, POOL_SHUFFLED, 0);
     int list[MAX_BACKGROUND], sets = 0;
     const int count = pick_background(list, round % 4 == 3 ? "varlen" : NULL, 1, banned);
@@ -314,7 +513,14 @@ static void check_whole(int round)
         problem_scatter(&a, pages[round / 2 % 4], round / 8 % 2);
     a.p.impl = round % 5 == 4 ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     twin(&a, &b);
-    b.p.k = quantise(&a.p, &a.k, type);
+    if (type == &types[I8]) /* one scale for each key, or for each channel */
+        b.p.k =
+            quantise_by(&a.p, &a.k, type, &b.p.k_scales,
+                        (int)rng_int(0, 3) | (round / 3 % 2 ? ONE_DIM | (int)rng_int(0, 1) * ONE_KEY
+                                              : a.p.kv_rows.page_size ? ONE_KEY | ONE_BATCH
+                                                                      : ONE_KEY));
+    else
+        b.p.k = quantise(&a.p, &a.k, type);
     if (rng_chance(50))
         b.p.v = quantise(&a.p, &a.v, &types[rng_int(0, TYPES - 1)]);
     b.p.integer = 1;
@@ -333,6 +539,16 @@ static void check_whole(int round)
     a.p.parallel_user = &workers;
     CHECK(test_run(&a.p) == ATTN_OK && problem_same_bits(&a, &b), "%s: other bits another way",
           type_name(type));
+}
+
+static void check_whole(int round)
+{
+    run_whole(round, &types[2 + round % 3]);
+}
+
+static void check_scaled_whole(int round)
+{
+    run_whole(round, &types[I8]);
 }
 
 /* A query that is not finite has NaN as every score, one that is 0 or too small to have a scale has 0;
@@ -612,17 +828,123 @@ static void check_misuse(int round)
     p.k.stride_head = 1;
     p.v.stride_batch = 100;
     CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "strides of axes of length 1 matter");
-    p.k.dtype = 8;
+    p.k.dtype = 9;
     expect(&p,
-           "k.dtype (8) must be at most 7: 0 is f32, 1 is f16, 2 is bf16, 3 is e4m3, 4 is e5m2, "
-           "5 is q8_0, 6 is q5_0, 7 is q4_0");
+           "k.dtype (9) must be at most 8: 0 is f32, 1 is f16, 2 is bf16, 3 is e4m3, 4 is e5m2, "
+           "5 is q8_0, 6 is q5_0, 7 is q4_0, 8 is i8");
     p.k.dtype = ATTN_E4M3;
     p.integer = 2;
     expect_status(&p, ATTN_ERR_UNSUPPORTED,
-                  "integer (2) needs k.dtype 5 for q8_0, 6 for q5_0 or 7 for q4_0");
+                  "integer (2) needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
     p.integer = 0;
     p.q.dtype = ATTN_E4M3;
     expect(&p, "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
+}
+
+static attn_params scaled_call(void)
+{
+    static const float scales[64];
+    attn_params p = {
+        .batch = 1, .num_heads_q = 2, .seq_len_q = 3, .seq_len_kv = 4, .head_dim = 64
+    };
+    p.k.dtype = p.v.dtype = ATTN_I8;
+    p.k_scales.data = p.v_scales.data = scales;
+    p.k_scales.stride_dim = p.v_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    return p;
+}
+
+static void check_scales_misuse(int round)
+{
+    static const float scales[1];
+    attn_params p = scaled_call();
+    attn_resumable *memory = NULL;
+    attn_dilated_branch branch = { .segment = 4 };
+    const attn_dilated dilated = { .branches = &branch, .num_branches = 1 };
+    size_t bytes;
+    char why[400];
+    (void)round;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "refused");
+    p.k_scales.data = NULL;
+    expect(&p, "k.dtype (8) is i8, but k_scales.data is NULL");
+    p = scaled_call();
+    p.v_scales.data = NULL;
+    expect(&p, "v.dtype (8) is i8, but v_scales.data is NULL");
+    p = scaled_call();
+    p.k.dtype = ATTN_Q8_0;
+    expect(&p, "k.dtype (5) must be 8 for i8 when k_scales is given");
+    p = scaled_call();
+    p.v.dtype = ATTN_F32;
+    expect(&p, "v.dtype (0) must be 8 for i8 when v_scales is given");
+    p = scaled_call();
+    p.q.dtype = ATTN_I8;
+    expect(&p, "q.dtype (8) must be at most 2: 0 is f32, 1 is f16, 2 is bf16");
+    p = scaled_call();
+    p.integer = 1;
+    p.head_dim = 72;
+    p.k_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    expect(&p, "head_dim (72) must be a multiple of 32 where integer is set");
+    p.head_dim = 64;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "refused");
+    p.k_scales.stride_dim = 0;
+    p.k_scales.stride_batch = ATTN_STRIDE_BROADCAST;
+    expect_status(&p, ATTN_ERR_UNSUPPORTED,
+                  "integer (1) needs k_scales that all channels or all keys of a head share: set "
+                  "stride_dim, or stride_seq (with pages also stride_batch), to "
+                  "ATTN_STRIDE_BROADCAST");
+    p.k_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "scales of channels are refused");
+    p.kv_rows.page_size = 2;
+    p.kv_rows.num_pages = 2;
+    p.kv_rows.table = (const int32_t[]){ 0, 1 };
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "scales of channels are refused in pages");
+    p.k_scales.stride_batch = 0;
+    expect_status(&p, ATTN_ERR_UNSUPPORTED,
+                  "integer (1) needs k_scales that all channels or all keys of a head share: set "
+                  "stride_dim, or stride_seq (with pages also stride_batch), to "
+                  "ATTN_STRIDE_BROADCAST");
+    p = scaled_call();
+    p.k_scales.stride_head = PTRDIFF_MAX / 2;
+    expect_status(
+        &p, ATTN_ERR_OVERFLOW,
+        "k_scales: batch (1) x heads (2) x rows (4) x columns (64) with its strides exceeds "
+        "the address space");
+    p = scaled_call();
+    p.k_scales.data = (const float *)(const void *)((const char *)scales + 1);
+    expect(&p, "k_scales: its address must be a multiple of 4, the alignment of its elements");
+    p = scaled_call();
+    attn_resume_check(&p, 0, NULL, memory, 0, why, sizeof why);
+    CHECK(strcmp(why, "k_scales is set, but attn_resume_begin does not take it") == 0, "%s", why);
+    attn_dilated_check(&p, &dilated, NULL, 0, why, sizeof why);
+    CHECK(strcmp(why, "k_scales is set, but dilated attention does not take it") == 0, "%s", why);
+}
+
+/* O in the memory of scales, just behind them, and on the last of them. */
+static void check_scale_places(int round)
+{
+    enum { KEYS = 5, DIM = 64 };
+    float *both = test_alloc((KEYS + DIM) * sizeof *both), *q = test_alloc(DIM * sizeof *q);
+    int8_t *k = test_alloc(KEYS * DIM), *v = test_alloc(KEYS * DIM);
+    attn_params p = scaled_call();
+    size_t bytes = 0;
+    char why[200];
+    memset(both, 0, (KEYS + DIM) * sizeof *both);
+    memset(q, 0, DIM * sizeof *q);
+    p.num_heads_q = p.seq_len_q = 1;
+    p.seq_len_kv = KEYS;
+    p.q.data = q;
+    p.k.data = k;
+    p.v.data = v;
+    *(round % 2 ? &p.k_scales.data : &p.v_scales.data) = both;
+    *(round % 2 ? &p.v_scales.data : &p.k_scales.data) = test_alloc(KEYS * sizeof *both);
+    p.o.data = both + KEYS - round / 2;
+    CHECK(attn_workspace_size(&p, &bytes) == ATTN_OK, "no size");
+    attn_check(&p, test_alloc(bytes), bytes, why, sizeof why);
+    CHECK(strcmp(why, round < 2 ? "ok"
+                      : round == 2
+                          ? "o overlaps v_scales: what a call writes needs memory of its own"
+                          : "o overlaps k_scales: what a call writes needs memory of its "
+                            "own") == 0,
+          "%s", why);
 }
 
 /* Gradients take plain types alone and say so, of every level; tests/ring_errors.c has the ring. */
@@ -680,6 +1002,14 @@ TEST_GROUP(quantised, RUN_EACH_SET, "storage types of K and V: their bytes, and 
         { "rotated values", check_rotated_back, 40, 0 },
         { "centered keys", check_centered, 8, 0 },
         { "strange queries", check_strange_queries, 5, 0 },
+        { "rows of bytes", check_quantise, 6, 1 },
+        { "misuse of scales", check_scales_misuse, 1, 1 },
+        { "scales in places", check_scale_places, 4, 1 },
+        { "scales, shared keys", check_scaled_prefix, 12, 0 },
+        { "scales, any masks", check_scaled, 60, 0 },
+        { "scales, sequences", check_scaled_packed, 20, 0 },
+        { "scales, decoding", check_scaled_decode, 48, 0 },
+        { "scales, whole numbers", check_scaled_whole, 60, 0 },
     };
     if (!T.exact || T.impl || T.storage || T.backend) {
         SKIP("quantised K and V are for exact calls of the CPU");

@@ -225,10 +225,18 @@ void slice_part_rows(attn_params *p, const test_problem *t, int64_t begin, int64
     p->part.row_count = count;
 }
 
+static void move_scales(attn_scales *x, int64_t begin)
+{
+    if (x->data != NULL)
+        x->data += (ptrdiff_t)begin * step_of(x->stride_seq);
+}
+
 void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
 {
     move_keys(&p->k, &t->k, begin);
     move_keys(&p->v, &t->v, begin);
+    move_scales(&p->k_scales, begin);
+    move_scales(&p->v_scales, begin);
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = count;

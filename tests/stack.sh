@@ -1,6 +1,6 @@
 #!/bin/sh
-# stack.sh - the stack that a call takes stays below 4 KiB, that of a ring below 6 KiB, whatever
-# compiler builds the library.
+# stack.sh - the stack that a call takes stays below 5 KiB, that of a ring below 6.25 KiB,
+# whatever compiler builds the library.
 # SPDX-License-Identifier: MIT
 set -u
 cd "$(dirname "$0")/.." || exit 1

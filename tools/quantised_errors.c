@@ -15,7 +15,7 @@
 
 enum { ROWS = 8, DIM = 128, MOST_KEYS = 262144, OUTLIER = 37 };
 
-static float *q, *k, *v, *o, mean[DIM];
+static float *q, *k, *v, *o, *k_scales, *v_scales, mean[DIM];
 static double *exact;
 static void *k_stored, *v_stored, *workspace;
 
@@ -101,7 +101,18 @@ static void textbook(long keys)
 }
 
 /* By attn_dtype. */
-static const size_t bytes_of_128[] = { 512, 256, 256, 128, 128, 136, 88, 72 };
+static const size_t bytes_of_128[] = { 512, 256, 256, 128, 128, 136, 88, 72, 128 };
+
+/* i8 with a scale for each channel: its largest magnitude over these keys, divided by 127. */
+static void store_by_channel(int8_t *to, float *scales, const float *from, long keys)
+{
+    long n;
+    memset(scales, 0, DIM * sizeof *scales);
+    for (n = 0; n < keys * DIM; n++)
+        scales[n % DIM] = fmaxf(scales[n % DIM], fabsf(from[n]) / 127.0f);
+    for (n = 0; n < keys * DIM; n++)
+        to[n] = (int8_t)fminf(fmaxf(rintf(from[n] / scales[n % DIM]), -127.0f), 127.0f);
+}
 
 static void store(void *to, int type, const float *from, const float *centre, int rotated,
                   long keys)
@@ -120,7 +131,26 @@ static void store(void *to, int type, const float *from, const float *centre, in
     }
 }
 
-static double error(int k_type, int v_type, int integer, int rotated, int centered, long keys)
+/* The scales of keys come as one a token or, with `channels`, one a channel; those of values as one a
+ * token. */
+static void store_scaled(attn_params *p, int channels, long keys)
+{
+    const ptrdiff_t one = ATTN_STRIDE_BROADCAST;
+    p->k_scales.data = k_scales;
+    p->v_scales.data = v_scales;
+    p->v_scales.stride_dim = one;
+    if (channels) {
+        p->k_scales.stride_batch = p->k_scales.stride_seq = one;
+        store_by_channel(k_stored, k_scales, k, keys);
+    } else {
+        p->k_scales.stride_dim = one;
+        check(attn_quantise_i8(k_stored, k_scales, k, keys, DIM));
+    }
+    check(attn_quantise_i8(v_stored, v_scales, v, keys, DIM));
+}
+
+static double error(int k_type, int v_type, int integer, int rotated, int centered, int channels,
+                    long keys)
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
@@ -136,8 +166,12 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
     p.k_centered = centered;
     p.k.data = k_stored;
     p.v.data = v_stored;
-    store(k_stored, k_type, k, centered ? mean : NULL, rotated & ATTN_ROTATED_K, keys);
-    store(v_stored, v_type, v, NULL, rotated & ATTN_ROTATED_V, keys);
+    if (k_type == ATTN_I8) {
+        store_scaled(&p, channels, keys);
+    } else {
+        store(k_stored, k_type, k, centered ? mean : NULL, rotated & ATTN_ROTATED_K, keys);
+        store(v_stored, v_type, v, NULL, rotated & ATTN_ROTATED_V, keys);
+    }
     check(attn_workspace_size(&p, &bytes));
     workspace = room(bytes);
     check(attn_forward(&p, workspace, bytes));
@@ -154,29 +188,33 @@ int main(void)
 {
     static const struct {
         const char *name;
-        int k, v, integer, rotated, centered;
+        int k, v, integer, rotated, centered, channels;
     } rows[] = {
-        { "f32", ATTN_F32, ATTN_F32, 0, 0, 0 },
-        { "f16", ATTN_F16, ATTN_F16, 0, 0, 0 },
-        { "bf16", ATTN_BF16, ATTN_BF16, 0, 0, 0 },
-        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 0 },
-        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 0 },
-        { "q8_0, rotated", ATTN_Q8_0, ATTN_Q8_0, 0, 3, 0 },
-        { "q8_0, rotated, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 3, 0 },
-        { "q8_0, centered", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 1 },
-        { "q8_0, centered, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 1 },
-        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0, 0 },
-        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0, 0 },
-        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 0 },
-        { "q5_0, rotated", ATTN_Q5_0, ATTN_Q5_0, 0, 3, 0 },
-        { "q5_0, centered", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 1 },
-        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 0 },
-        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1, 0, 0 },
-        { "q4_0, rotated", ATTN_Q4_0, ATTN_Q4_0, 0, 3, 0 },
-        { "q4_0, centered", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 1 },
-        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0, 0, 0 },
-        { "K q8_0, V q4_0, rotated", ATTN_Q8_0, ATTN_Q4_0, 0, 3, 0 },
-        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0, 0, 0 },
+        { "f32", ATTN_F32, ATTN_F32, 0, 0, 0, 0 },
+        { "f16", ATTN_F16, ATTN_F16, 0, 0, 0, 0 },
+        { "bf16", ATTN_BF16, ATTN_BF16, 0, 0, 0, 0 },
+        { "q8_0", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 0, 0 },
+        { "q8_0, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 0, 0 },
+        { "q8_0, rotated", ATTN_Q8_0, ATTN_Q8_0, 0, 3, 0, 0 },
+        { "q8_0, rotated, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 3, 0, 0 },
+        { "q8_0, centered", ATTN_Q8_0, ATTN_Q8_0, 0, 0, 1, 0 },
+        { "q8_0, centered, whole numbers", ATTN_Q8_0, ATTN_Q8_0, 1, 0, 1, 0 },
+        { "i8, a scale per token", ATTN_I8, ATTN_I8, 0, 0, 0, 0 },
+        { "i8, a scale per token, whole numbers", ATTN_I8, ATTN_I8, 1, 0, 0, 0 },
+        { "i8, K with a scale per channel", ATTN_I8, ATTN_I8, 0, 0, 0, 1 },
+        { "i8, K with a scale per channel, whole numbers", ATTN_I8, ATTN_I8, 1, 0, 0, 1 },
+        { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0, 0, 0 },
+        { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0, 0, 0 },
+        { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 0, 0 },
+        { "q5_0, rotated", ATTN_Q5_0, ATTN_Q5_0, 0, 3, 0, 0 },
+        { "q5_0, centered", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 1, 0 },
+        { "q4_0", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 0, 0 },
+        { "q4_0, whole numbers", ATTN_Q4_0, ATTN_Q4_0, 1, 0, 0, 0 },
+        { "q4_0, rotated", ATTN_Q4_0, ATTN_Q4_0, 0, 3, 0, 0 },
+        { "q4_0, centered", ATTN_Q4_0, ATTN_Q4_0, 0, 0, 1, 0 },
+        { "K q8_0, V q4_0", ATTN_Q8_0, ATTN_Q4_0, 0, 0, 0, 0 },
+        { "K q8_0, V q4_0, rotated", ATTN_Q8_0, ATTN_Q4_0, 0, 3, 0, 0 },
+        { "K q4_0, V q8_0", ATTN_Q4_0, ATTN_Q8_0, 0, 0, 0, 0 },
     };
     enum { TYPES = sizeof rows / sizeof *rows, COLUMNS = 6 };
     double per_cent[TYPES][COLUMNS];
@@ -188,6 +226,8 @@ int main(void)
     v = room((size_t)MOST_KEYS * DIM * sizeof *v);
     k_stored = room((size_t)MOST_KEYS * DIM * sizeof *k);
     v_stored = room((size_t)MOST_KEYS * DIM * sizeof *v);
+    k_scales = room(MOST_KEYS * sizeof *k_scales);
+    v_scales = room(MOST_KEYS * sizeof *v_scales);
     for (column = 0; column < COLUMNS; column++) {
         const long keys = 1024L << column % 3 * 4;
         if (column % 3 == 0)
@@ -195,8 +235,9 @@ int main(void)
         set_mean();
         textbook(keys);
         for (row = 0; row < TYPES; row++)
-            per_cent[row][column] = error(rows[row].k, rows[row].v, rows[row].integer,
-                                          rows[row].rotated, rows[row].centered, keys);
+            per_cent[row][column] =
+                error(rows[row].k, rows[row].v, rows[row].integer, rows[row].rotated,
+                      rows[row].centered, rows[row].channels, keys);
     }
     for (row = 0; row < TYPES; row++) {
         printf("| %s |", rows[row].name);

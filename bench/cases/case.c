@@ -19,8 +19,8 @@ const char *case_data_name(data_kind data)
     return data == DATA_TRIG ? "trig" : "normal";
 }
 
-static const char *const dtype_names[] = { "f32",  "f16",  "bf16", "e4m3",
-                                           "e5m2", "q8_0", "q5_0", "q4_0" };
+static const char *const dtype_names[] = { "f32",  "f16",  "bf16", "e4m3", "e5m2",
+                                           "q8_0", "q5_0", "q4_0", "i8" };
 
 enum { NUM_DTYPES = sizeof dtype_names / sizeof *dtype_names };
 
@@ -99,8 +99,8 @@ int case_v_dtype(const bench_case *c)
 
 double case_key_bytes(const bench_case *c)
 {
-    return (double)(case_bytes(case_k_dtype(c), c->head_dim) +
-                    case_bytes(case_v_dtype(c), c->head_dim_v));
+    return (double)(case_row_bytes(case_k_dtype(c), c->head_dim) +
+                    case_row_bytes(case_v_dtype(c), c->head_dim_v));
 }
 
 int case_forks(const bench_case *c)

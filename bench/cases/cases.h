@@ -146,6 +146,10 @@ int case_v_dtype(const bench_case *c);
 double case_key_bytes(const bench_case *c);
 /* Bytes of n numbers, which are whole units; numbers of a unit. */
 size_t case_bytes(int dtype, int64_t n);
+/* The bytes of a row of n numbers, with its scale. */
+size_t case_row_bytes(int dtype, int64_t n);
+/* Each row of i8 has this scale, 1/21, in an array of its own: no number of data_fill exceeds 6. */
+#define CASE_SCALE (1.0f / 21)
 int case_unit(int dtype);
 
 /* Whether batch entries share pages. */

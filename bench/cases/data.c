@@ -44,13 +44,29 @@ static float normal(int which, size_t i, uint64_t seed)
 
 int case_unit(int dtype)
 {
-    return dtype >= ATTN_Q8_0 ? 32 : 1;
+    return dtype >= ATTN_Q8_0 && dtype <= ATTN_Q4_0 ? 32 : 1;
 }
 
 size_t case_bytes(int dtype, int64_t n)
 {
-    static const unsigned char of_unit[] = { 4, 2, 2, 1, 1, 34, 22, 18 };
+    static const unsigned char of_unit[] = { 4, 2, 2, 1, 1, 34, 22, 18, 1 };
     return (size_t)(n / case_unit(dtype)) * of_unit[dtype];
+}
+
+size_t case_row_bytes(int dtype, int64_t n)
+{
+    return case_bytes(dtype, n) + (dtype == ATTN_I8 ? sizeof(float) : 0);
+}
+
+/* From where the unit with number `begin` lies. */
+static void convert(void *out, int dtype, size_t begin, const float *values, size_t count)
+{
+    if (dtype == ATTN_I8)
+        for (size_t i = 0; i < count; i++)
+            ((int8_t *)out)[begin + i] = (int8_t)rint((double)(values[i] / CASE_SCALE));
+    else
+        attn_convert((char *)out + case_bytes(dtype, (int64_t)begin), dtype, values, ATTN_F32,
+                     count);
 }
 
 void data_fill(void *out, int dtype, size_t n, int which, data_kind kind, uint64_t seed)
@@ -62,8 +78,7 @@ void data_fill(void *out, int dtype, size_t n, int which, data_kind kind, uint64
         const size_t count = computed - begin < BATCH ? computed - begin : BATCH;
         for (size_t i = 0; i < count; i++)
             values[i] = kind == DATA_TRIG ? trig(which, begin + i) : normal(which, begin + i, seed);
-        attn_convert((char *)out + case_bytes(dtype, (int64_t)begin), dtype, values, ATTN_F32,
-                     count);
+        convert(out, dtype, begin, values, count);
     }
     for (size_t begin = computed; begin < n; begin += computed) {
         const size_t count = n - begin < computed ? n - begin : computed;

@@ -130,6 +130,14 @@ static int set_path(const bench_context *x, bench_run *run, bench_result *r)
            set_device(run, r);
 }
 
+void run_set_scales(bench_run *run, const float *scales)
+{
+    const attn_scales none = { 0, 0, 0, 0, NULL };
+    const attn_scales by_row = { 0, 0, 0, ATTN_STRIDE_BROADCAST, scales };
+    run->p.k_scales = run->p.k.dtype == ATTN_I8 ? by_row : none;
+    run->p.v_scales = run->p.v.dtype == ATTN_I8 ? by_row : none;
+}
+
 int run_set_params(bench_context *x, bench_run *run, bench_result *r)
 {
     attn_params *const p = &run->p;
@@ -149,6 +157,7 @@ int run_set_params(bench_context *x, bench_run *run, bench_result *r)
     set_strides(c, p);
     /* attn_explain looks at the tensors' pointers as attn_forward would: any address serves. */
     p->q.data = p->k.data = p->v.data = p->o.data = run->info.reasons;
+    run_set_scales(run, p->q.data);
     r->row_stride = (int64_t)p->q.stride_seq;
     if (!mask_set(c, p, &run->mask))
         return run_skip(r, "no memory for the mask");

@@ -101,6 +101,20 @@ static void make_keys(const bench_context *x, const run_tensor_sizes *bytes, ben
     repeat_shared(c, &run->p.v, run->v, c->head_dim_v);
 }
 
+/* One array serves K and V. 0 = no memory. */
+static int make_scales(bench_run *run)
+{
+    const bench_case *const c = run->c;
+    const size_t rows = (size_t)(c->batch * c->heads_kv * c->seq_kv);
+    if (run->p.k.dtype != ATTN_I8 && run->p.v.dtype != ATTN_I8)
+        return 1;
+    run->scales = malloc(rows * sizeof *run->scales);
+    for (size_t i = 0; i < rows && run->scales; i++)
+        run->scales[i] = CASE_SCALE;
+    run_set_scales(run, run->scales);
+    return run->scales != NULL;
+}
+
 /* Those of an owner of the same shape, or its own; NULL stays where the system gives no memory. */
 static void make_tensors(const bench_context *x, const run_tensor_sizes *bytes, bench_run *run,
                          const bench_run *owner)
@@ -138,7 +152,7 @@ static int make_inputs(const bench_context *x, const bench_run *first, bench_run
     const run_tensor_sizes bytes = run_sizes(run);
     char why[200];
     make_tensors(x, &bytes, run, c->shares && first && first->q ? first : NULL);
-    if (!run->q || !run->k || !run->v || !run->o)
+    if (!run->q || !run->k || !run->v || !run->o || !make_scales(run))
         return run_no_memory(run, r);
     memset(run->o, 0xff, bytes.o); /* NaN: an element that is not written fails the check */
     run->p.q.data = run->q;
@@ -204,6 +218,7 @@ void run_release(bench_run *run)
         free(run->k);
     if (!owner || run->v != owner->v)
         free(run->v);
+    free(run->scales);
     free(run->workspace);
     on_device_free(&run->device);
     keys_free(&run->keys);
@@ -213,4 +228,5 @@ void run_release(bench_run *run)
     rings_free(&run->rings);
     mask_free(&run->mask);
     run->q = run->k = run->v = run->o = run->workspace = NULL;
+    run->scales = NULL;
 }

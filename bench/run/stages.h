@@ -50,6 +50,8 @@ void run_describe(const bench_context *x, const bench_case *c, const bench_path 
 
 /* Every field of the call but the pointers; 0 also when the library has no such way. */
 int run_set_params(bench_context *x, bench_run *run, bench_result *r);
+/* Scales of one number a row, where K or V is of i8. */
+void run_set_scales(bench_run *run, const float *scales);
 
 /* Whether all of k and v is read, as far as is known. */
 int run_reads_all(const bench_run *run);

@@ -12,6 +12,7 @@
 static void set_roof(bench_run *run, const bench_result *r)
 {
     const bench_case *const c = run->c;
+    /* Scales, 4 bytes a row, are not read here. */
     const double key = (double)case_bytes(run->p.k.dtype, c->head_dim);
     const double value = (double)case_bytes(run->p.v.dtype, c->head_dim_v);
     const double rows = case_stored_keys(c) * (double)c->heads_kv;

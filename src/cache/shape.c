@@ -158,12 +158,20 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
     return desk;
 }
 
+#define NO_SCALES                                                                                  \
+    " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
+    "number"
+
 static attn_status check_fields(const attn_cache *c, text *why)
 {
     const int64_t values[] = { c->window_left, c->capacity };
     attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
+    if (has_scales(c->k.dtype))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "k.dtype", c->k.dtype, NO_SCALES);
+    if (has_scales(c->v.dtype))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "v.dtype", c->v.dtype, NO_SCALES);
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");

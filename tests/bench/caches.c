@@ -149,8 +149,9 @@ static void check_bytes(void)
                  { ATTN_F32, ATTN_BF16, 5120 },
                  { ATTN_BF16, ATTN_F32, 4096 },
                  { ATTN_Q8_0, ATTN_Q4_0, 8 * (4 * 34 + 2 * 18) },
-                 { ATTN_Q5_0, ATTN_E4M3, 8 * (4 * 22 + 64) } };
-    for (int i = 0; i < 6; i++) {
+                 { ATTN_Q5_0, ATTN_E4M3, 8 * (4 * 22 + 64) },
+                 { ATTN_I8, ATTN_I8, 8 * (128 + 4 + 64 + 4) } };
+    for (int i = 0; i < 7; i++) {
         const double got = bytes_of(want[i].k, want[i].v, 0, KEYS_CONTIGUOUS);
         expect(got == want[i].bytes, "bytes of a token", got);
     }
@@ -243,8 +244,8 @@ static bench_case typed_of(keys_kind kind, int dtype, int integer)
 /* Each type in arrays, in a cache and in pages is right; one wrong number is refused. */
 static void check_typed(bench_context *x)
 {
-    for (int dtype = ATTN_F32; dtype <= ATTN_Q4_0; dtype++)
-        for (int kind = KEYS_PLAIN; kind <= KEYS_PAGED; kind++)
+    for (int dtype = ATTN_F32; dtype <= ATTN_I8; dtype++)
+        for (int kind = KEYS_PLAIN; kind <= (dtype == ATTN_I8 ? KEYS_PLAIN : KEYS_PAGED); kind++)
             for (int integer = 0; integer <= (dtype >= ATTN_Q8_0); integer++) {
                 const bench_case c = typed_of((keys_kind)kind, dtype, integer);
                 bench_result r;
@@ -261,7 +262,7 @@ static void check_typed(bench_context *x)
 /* Queries that were not rounded, and a wrong product of whole numbers, are found. */
 static void check_whole_faults(bench_context *x)
 {
-    for (int dtype = ATTN_Q8_0; dtype <= ATTN_Q4_0; dtype++) {
+    for (int dtype = ATTN_Q8_0; dtype <= ATTN_I8; dtype++) {
         const bench_case c = typed_of(KEYS_PLAIN, dtype, 1), exact = typed_of(KEYS_PLAIN, dtype, 0);
         bench_result r;
         faults.scores = 1;
