@@ -2098,7 +2098,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 16
+#define ATTN_KERNEL_ABI 17
 
 #ifdef __cplusplus
 }

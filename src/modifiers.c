@@ -186,12 +186,12 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.end = t->pl->rows;
     }
     product.lanes = lanes;
-    if (p->integer) {
-        product.scales = t->scales;
+    product.scales = t->scales;
+    if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
+        (p->integer ? kernels->qk_units_runs : kernels->qk_runs)(&product);
+    } else if (p->integer) {
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
-    } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(&product);
     } else {
         product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
         kernels->qk(&product);
