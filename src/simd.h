@@ -351,7 +351,7 @@ INLINE void isa(ask)(attn_ahead *a)
 #define UNIT_BYTES(dtype) ((dtype) == ATTN_Q8_0 ? 34 : (dtype) == ATTN_Q5_0 ? 22 : 18)
 #define LOWER(dtype) ((dtype) == ATTN_Q5_0 ? 6 : 2) /* byte with the first ones */
 #define RAISED(dtype) ((dtype) == ATTN_Q5_0 ? 16 : 8)
-#define ALL_BYTES(x) ((x) * 0x01010101u)
+#define ALL_BYTES(x) ((x)*0x01010101u)
 
 /* Words that operators of C take. */
 typedef uint32_t isa(wholes) __attribute__((vector_size(4 * VL)));
@@ -896,15 +896,16 @@ INLINE vf isa(of_unit)(int dtype, const char *unit, int64_t number)
     static const uint32_t lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const int64_t half = number / UNIT_HALF, at = number % UNIT_HALF;
     const vf by = v_scale(unit);
-    isa(wholes) x;
+    isa(wholes) x, lane;
+    uint32_t upper;
     if (dtype == ATTN_Q8_0)
         return v_mul(v_i8((const int8_t *)unit + 2 + number), by);
     x = (isa(wholes))i_bytes(unit + LOWER(dtype) + at) >> (uint32_t)(4 * half);
     if (dtype == ATTN_Q4_0)
         return v_four((vi)x, by);
-    x = (x & 15) | ((uint32_t)(uint16_t)load_half(unit + 2 + 2 * half) << 4 >> at >>
-                        (isa(wholes))i_load(lanes) &
-                    16);
+    memcpy(&lane, lanes, sizeof lane);
+    upper = (uint32_t)(uint16_t)load_half(unit + 2 + 2 * half) << 4 >> at;
+    x = (x & 15) | (upper >> lane & 16);
     return v_five((vi)x, by);
 }
 
@@ -1485,6 +1486,7 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
  * take their bytes for unsigned ones. An eighth of it is for keys that are RAISED by 16. */
 #define UNIT_KEYS 4
 #define WORDS(dots) ((dots) ? 8 : 8 * I_PARTS)
+#define TURNS(dots) ((dots) && I_TURNED != 0)
 #define I_DOT(dots, sum, k, q) ((dots) ? i_dot(sum, k, q) : i_sum(sum, k, q))
 
 /* [head_dim / 4][rows] of bytes become twice as many words. The last come first, as they move up. */
@@ -1571,7 +1573,7 @@ INLINE void isa(unit_sums)(int dots, int width, const isa(units) * q, const char
     EACH(i, UNIT_KEYS) {
         put_words(WORDS(dots) == 8, I_TURNED, k[i], unit[i] + 2);
         EACH(v, width)
-            sum[i][v] = dots && I_TURNED ? i_load(q->begin + v * VL) : i_zero();
+            sum[i][v] = TURNS(dots) ? i_load(q->begin + v * VL) : i_zero();
     }
     ROLLED
     for (t = 0; t < WORDS(dots); t++) {
@@ -1708,7 +1710,7 @@ INLINE isa(wholes) isa(word_of)(int dtype, int h, int i, const isa(turned) * t)
 INLINE void isa(few_sums)(int dots, int dtype, int rows, const isa(units) * q,
                           const char *const *from, ptrdiff_t step, vf *sums)
 {
-    const int turns = dots && I_TURNED && dtype == ATTN_Q8_0;
+    const int turns = TURNS(dots) && dtype == ATTN_Q8_0;
     isa(turned) t;
     vi sum[FEW];
     EACH_OF(r, 8, rows) {
@@ -1847,9 +1849,9 @@ FEW_UNITS_IN(few_floats, TARGET_0, IN_FLOATS)
 /* The whole vectors among n keys that lie evenly from `row` on, into s; returns how many keys that are. */
 INLINE int isa(units_few)(int way, const attn_product *p, const char *row, float *s, int n)
 {
-    static void (*const ways[3][3][4])(const attn_product *, const char *, float *) = {
-        WAYS_IN(few_any), WAYS_IN(few_dots), WAYS_IN(few_floats)
-    };
+    static void (*const ways[3][3][4])(const attn_product *, const char *,
+                                       float *) = { WAYS_IN(few_any), WAYS_IN(few_dots),
+                                                    WAYS_IN(few_floats) };
     const int rows = isa(rows_of)(p->lanes);
     int j;
     for (j = 0; j + VL <= n && rows; j += VL) {
