@@ -371,7 +371,7 @@ typedef struct attn_product {
     float factor;          /* Q K^T: multiplies every sum, once, behind its last step */
     attn_lanes lanes;
     attn_ahead *ahead;   /* NULL = nothing */
-    const float *scales; /* [dim / 32][rows], for qk_units */
+    const float *scales; /* [dim / 32][rows], for whole numbers */
 } attn_product;
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
@@ -546,11 +546,12 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     /* to[lane] = chain over d of fma(a[d][lane], b[d][lane], to[lane]) from +0. */                 \
     X(void, dots, (float *to, const float *a, const float *b, int64_t dim), (to, a, b, dim))
 
-/* Those of a set whose `few` is not 0, NULL in the others: qk and pv up to `few` lanes, of rows as
- * they lie, in any storage type. dim and, for qk_runs, the keys and those of each run are multiples
- * of 16. */
+/* Those of a set whose `few` is not 0, NULL in the others: qk, qk_units and pv up to `few` lanes, of rows
+ * as they lie, in any storage type but the 8-bit floats; qk_units_runs of units alone, the numbers of which
+ * are multiplied whole. dim and, of Q K^T, the keys and those of each run are multiples of 16. */
 #define ATTN_FEW_KERNELS(X)                                                                        \
     X(void, qk_runs, (const attn_product *p), (p))                                                 \
+    X(void, qk_units_runs, (const attn_product *p), (p))                                           \
     X(void, pv_runs, (const attn_product *p), (p))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
@@ -558,7 +559,7 @@ struct attn_kernels {
     int abi;  /* ATTN_KERNEL_ABI */
     int rows; /* query rows of a tile */
     /* Up to this number of lanes, counted from the last multiple of 4 up to the first one, take another
-     * way, which qk_runs and pv_runs are of. 0 = there are no such kernels. */
+     * way, which the kernels *_runs are of. 0 = there are no such kernels. */
     int few;
     const char *name;
     ATTN_KERNELS(ATTN_KERNEL_MEMBER)
@@ -1853,9 +1854,9 @@ static const storage storages[] = {
     { "bf16", 1, 2, { 1, 1 }, load_bf16, write_bf16, read_bf16, NULL },
     { "e4m3", 1, 1, { 0, 0 }, NULL, NULL, read_e4m3, NULL },
     { "e5m2", 1, 1, { 0, 0 }, NULL, NULL, read_e5m2, NULL },
-    { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
-    { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
-    { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
+    { "q8_0", UNIT, sizeof(q8_unit), { 1, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), { 1, 1 }, NULL, NULL, read_q5_0, unpack_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), { 1, 1 }, NULL, NULL, read_q4_0, unpack_q4_0 },
     { "i8", 1, 1, { 0, 0 }, NULL, NULL, NULL, unpack_i8 },
 };
 

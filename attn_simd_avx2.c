@@ -71,6 +71,9 @@
 #define i_store(p, x) _mm256_storeu_si256((void *)(p), x)
 #define i_zero() _mm256_setzero_si256()
 #define i_floats(x) _mm256_cvtepi32_ps(x)
+#define i_bytes(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p)))
+#define v_four(x, y) _mm256_mul_ps(lower_avx2(x, 15, 8), y)
+#define v_five(x, y) _mm256_mul_ps(lower_avx2(x, 31, 16), y)
 #define I_PARTS 2
 #define i_sum(sum, k, q) _mm256_add_epi32(sum, _mm256_madd_epi16(k, q))
 #define i_part(x, e) _mm256_srai_epi16((e) ? (x) : _mm256_slli_epi16(x, 8), 8)
@@ -111,6 +114,13 @@
 #define w_high(x, u) words_high_avx2(x, u)
 #define w_xor(a, b, c) words_xor_avx2(a, b, c)
 #define w_below(x, u) words_below_avx2(x, u)
+
+/* Whole numbers of the bits of words that mask has, less `raised`. */
+INLINE __m256 lower_avx2(__m256i x, int mask, int raised)
+{
+    const __m256i number = _mm256_and_si256(x, _mm256_set1_epi32(mask));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(number, _mm256_set1_epi32(raised)));
+}
 
 #define XOR_3(a, b, c) _mm256_xor_si256(_mm256_xor_si256(a, b), c)
 #define UPPER(x) _mm256_shuffle_epi32(x, 0xf5)

@@ -78,6 +78,9 @@
 #define i_floats(x) _mm512_cvtepi32_ps(x)
 #define I_TURNED 0x80808080u
 #define i_turn(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)I_TURNED))
+#define i_bytes(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(p)))
+#define v_four(x, y) four_avx512(x, y)
+#define v_five(x, y) five_avx512(x, y)
 #define I_PARTS 2
 #define i_sum(sum, k, q) _mm512_add_epi32(sum, _mm512_madd_epi16(k, q))
 #define i_part(x, e) _mm512_srai_epi16((e) ? (x) : _mm512_slli_epi16(x, 8), 8)
@@ -172,6 +175,23 @@ INLINE void transpose_avx512(__m512 *x)
     }
     EACH(i, 16)
         x[i] = t[i];
+}
+
+/* From tables, which units share: one shuffle each. */
+INLINE __m512 four_avx512(__m512i x, __m512 y)
+{
+    const __m512 table = _mm512_setr_ps(-8.0f, -7.0f, -6.0f, -5.0f, -4.0f, -3.0f, -2.0f, -1.0f,
+                                        0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f);
+    return _mm512_permutexvar_ps(x, _mm512_mul_ps(table, y));
+}
+
+INLINE __m512 five_avx512(__m512i x, __m512 y)
+{
+    const __m512 low = _mm512_setr_ps(-16.0f, -15.0f, -14.0f, -13.0f, -12.0f, -11.0f, -10.0f, -9.0f,
+                                      -8.0f, -7.0f, -6.0f, -5.0f, -4.0f, -3.0f, -2.0f, -1.0f);
+    const __m512 high = _mm512_setr_ps(0.0f, 1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f, 9.0f,
+                                       10.0f, 11.0f, 12.0f, 13.0f, 14.0f, 15.0f);
+    return _mm512_permutex2var_ps(_mm512_mul_ps(low, y), x, _mm512_mul_ps(high, y));
 }
 
 #define LOAD_4(p) _mm_loadu_ps((const float *)(const void *)(p))

@@ -85,6 +85,9 @@
 #define i_floats(x) vcvtq_f32_s32(vreinterpretq_s32_u32(x))
 #define I_TURNED 0u
 #define i_turn(x) (x)
+#define i_bytes(p) bytes_neon(p)
+#define v_four(x, y) vmulq_f32(lower_neon(x, 15, 8), y)
+#define v_five(x, y) vmulq_f32(lower_neon(x, 31, 16), y)
 #define I_PARTS 1
 #define i_part(x, e) ((void)(e), (x))
 #define i_sum(sum, k, q) sum_neon(sum, vreinterpretq_s8_u32(k), vreinterpretq_s8_u32(q))
@@ -135,6 +138,18 @@ INLINE uint32x4_t sum_neon(uint32x4_t sum, int8x16_t k, int8x16_t q)
 {
     const int16x8_t low = vmull_s8(vget_low_s8(k), vget_low_s8(q)), high = vmull_high_s8(k, q);
     return vreinterpretq_u32_s32(vpadalq_s16(vreinterpretq_s32_u32(sum), vpaddq_s16(low, high)));
+}
+
+INLINE uint32x4_t bytes_neon(const char *p)
+{
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8((uint32_t)load_word(p)))));
+}
+
+/* Whole numbers of the bits of words that mask has, less `raised`. */
+INLINE float32x4_t lower_neon(uint32x4_t x, uint32_t mask, int32_t raised)
+{
+    const int32x4_t number = vreinterpretq_s32_u32(vandq_u32(x, vdupq_n_u32(mask)));
+    return vcvtq_f32_s32(vsubq_s32(number, vdupq_n_s32(raised)));
 }
 
 INLINE float32x4_t i8_neon(const int8_t *p)

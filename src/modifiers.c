@@ -200,14 +200,14 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.end = t->pl->rows;
     }
     product.lanes = lanes;
-    if (p->integer) {
-        product.scales = t->scales;
+    product.scales = t->scales;
+    if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
+        (p->integer ? kernels->qk_units_runs : kernels->qk_runs)(&product);
+    } else if (p->integer) {
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
             scale_logits(t, s, j0, n);
-    } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        kernels->qk_runs(&product);
     } else {
         product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
         kernels->qk(&product);

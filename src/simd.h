@@ -44,6 +44,9 @@
  *   i_turn(x)      turns them
  *   TARGET_1       what functions with i_dot are declared with, nothing if not defined
  *   i_sum(sum, k, q)  on every CPU: sum + the products of parts of k and q
+ *   i_bytes(p)     VL bytes, without signs, as words: for few rows
+ *   v_four(x, y)   the numbers of the lower 4 bits of words, less 8, times y;  v_five(x, y)  of the lower 5
+ *                  bits, less 16: for few rows
  *   i_part(x, e)   part e of I_PARTS, 1 or 2: of 2 the numbers of bytes 0 and 2 of each word, in 16 bits, or
  *                  of bytes 1 and 3; of 1 the bytes themselves
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
@@ -340,9 +343,19 @@ INLINE void isa(ask)(attn_ahead *a)
     }
 }
 
-/* A unit of K or V: a scale in f16 and 32 bytes. */
-#define UNIT_BYTES 34
+/* A unit of K or V: a scale in f16 and 32 whole numbers. Those of q8_0 are signed bytes. The others have
+ * their lower four bits behind the upper ones, if there are any: RAISED higher, so that they have no sign. */
 #define UNIT_NUMBERS 32
+#define UNIT_HALF 16
+#define IN_UNITS(dtype) ((dtype) >= ATTN_Q8_0)
+#define UNIT_BYTES(dtype) ((dtype) == ATTN_Q8_0 ? 34 : (dtype) == ATTN_Q5_0 ? 22 : 18)
+#define LOWER(dtype) ((dtype) == ATTN_Q5_0 ? 6 : 2) /* byte with the first ones */
+#define RAISED(dtype) ((dtype) == ATTN_Q5_0 ? 16 : 8)
+#define ALL_BYTES(x) ((x)*0x01010101u)
+
+/* Words that operators of C take. */
+typedef uint32_t isa(wholes) __attribute__((vector_size(4 * VL)));
+typedef int32_t isa(integers) __attribute__((vector_size(4 * VL)));
 
 /* ---- both matrix products */
 
@@ -563,7 +576,7 @@ INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart,
 
 /* Bytes of an element, a vector of them from p, and 4 numbers in each quarter from p[..] + at: two
  * elements of bf16 are one number here, as they come apart for less behind the turn of 4 x 4. */
-#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : (dtype) == ATTN_Q8_0 ? 1 : 2)
+#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
 #define IN_NUMBER(dtype) ((dtype) == ATTN_BF16 ? 2 : 1)
 #define LOAD_OF(dtype, p)                                                                          \
     ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
@@ -572,8 +585,8 @@ INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart,
 
 /* Bytes from a row of V to its element d: of units, to a scale, and `within` more to a number. */
 #define BYTES_TO(dtype, d)                                                                         \
-    ((dtype) == ATTN_Q8_0 ? (d) / UNIT_NUMBERS * UNIT_BYTES : (d)*ELEMENT(dtype))
-#define WITHIN(dtype, d) ((dtype) == ATTN_Q8_0 ? (d) % UNIT_NUMBERS : 0)
+    (IN_UNITS(dtype) ? (d) / UNIT_NUMBERS * UNIT_BYTES(dtype) : (d)*ELEMENT(dtype))
+#define WITHIN(dtype, d) (IN_UNITS(dtype) ? (d) % UNIT_NUMBERS : 0)
 #define QUARTERS_OF(dtype, p, at) ((dtype) == ATTN_F16 ? v_quarters_f16(p, at) : v_quarters(p, at))
 
 /* 4 numbers of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
@@ -828,7 +841,7 @@ INLINE const char *isa(take_rows)(simd_place *p, const attn_runs *k, int64_t cou
 /* Runs of 48 keys and more one by one; of shorter ones four blocks together, each of which then has
  * 4 streams of 4 rows (pages of 16 keys in order in memory, AMD EPYC family 25 model 17, f32: 9 %
  * slower than one run, 24 % where each page is a block of its own). */
-static void isa(qk_runs)(const attn_product *p)
+static void isa(qk_number_runs)(const attn_product *p)
 {
     const attn_runs *runs = p->runs;
     const simd_keys k = { .qt = p->by,
@@ -878,9 +891,22 @@ INLINE void isa(get_columns)(vf *x, float *const *columns)
 }
 
 /* A vector of numbers of a unit, from this one on. */
-INLINE vf isa(of_unit)(const char *unit, int64_t number)
+INLINE vf isa(of_unit)(int dtype, const char *unit, int64_t number)
 {
-    return v_mul(v_scale(unit), v_i8((const int8_t *)unit + 2 + number));
+    static const uint32_t lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    const int64_t half = number / UNIT_HALF, at = number % UNIT_HALF;
+    const vf by = v_scale(unit);
+    isa(wholes) x, lane;
+    uint32_t upper;
+    if (dtype == ATTN_Q8_0)
+        return v_mul(v_i8((const int8_t *)unit + 2 + number), by);
+    x = (isa(wholes))i_bytes(unit + LOWER(dtype) + at) >> (uint32_t)(4 * half);
+    if (dtype == ATTN_Q4_0)
+        return v_four((vi)x, by);
+    memcpy(&lane, lanes, sizeof lane);
+    upper = (uint32_t)(uint16_t)load_half(unit + 2 + 2 * half) << 4 >> at;
+    x = (x & 15) | (upper >> lane & 16);
+    return v_five((vi)x, by);
 }
 
 /* `vectors` of columns, lanes q->at..q->at+rows-1. */
@@ -889,7 +915,8 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
     enum { MOST = 8 };
     const attn_runs *runs = q->v;
     const char *const *run = runs->run;
-    const int64_t column = BYTES_TO(dtype, q->column), within = WITHIN(dtype, q->column);
+    const int64_t column = BYTES_TO(dtype, q->column);
+    const int64_t within = vectors * VL % UNIT_NUMBERS ? WITHIN(dtype, q->column) : 0;
     const char *from = *run + column;
     const ptrdiff_t step = runs->stride;
     const float *p = q->p + q->at;
@@ -910,8 +937,8 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
         isa(ask)(ahead);
         EACH_OF(c, MOST, vectors) {
             const char *const at = from + BYTES_TO(dtype, c * VL);
-            x[c] = dtype == ATTN_Q8_0 ? isa(of_unit)(at, within + WITHIN(dtype, c * VL))
-                                      : LOAD_OF(dtype, at);
+            x[c] = IN_UNITS(dtype) ? isa(of_unit)(dtype, at, within + WITHIN(dtype, c * VL))
+                                   : LOAD_OF(dtype, at);
         }
         EACH_OF(r, 8, rows) {
             const vf w = v_set1(p[r]);
@@ -971,22 +998,24 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
 #define PV_WAYS(size)                                                                              \
     {                                                                                              \
         WAYS_OF_SIZE(pv_f32, size), WAYS_OF_SIZE(pv_f16, size), WAYS_OF_SIZE(pv_bf16, size),       \
-            WAYS_OF_SIZE(pv_q8_0, size)                                                            \
+            WAYS_OF_SIZE(pv_q8_0, size), WAYS_OF_SIZE(pv_q5_0, size), WAYS_OF_SIZE(pv_q4_0, size)  \
     }
 PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
 PV_TYPE(pv_q8_0, ATTN_Q8_0)
+PV_TYPE(pv_q5_0, ATTN_Q5_0)
+PV_TYPE(pv_q4_0, ATTN_Q4_0)
 
 /* All whole vectors of columns of V as it lies; returns how many columns that are. */
 INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
-    static void (*const ways[3][4][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
+    static void (*const ways[3][6][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
                                                                  PV_WAYS(_last) };
-    static const int most[4][4] = { WIDEST(ATTN_F32), WIDEST(ATTN_F16), WIDEST(ATTN_BF16),
-                                    WIDEST(ATTN_Q8_0) };
+    static const int most[6][4] = { WIDEST(ATTN_F32),  WIDEST(ATTN_F16),  WIDEST(ATTN_BF16),
+                                    WIDEST(ATTN_Q8_0), WIDEST(ATTN_Q5_0), WIDEST(ATTN_Q4_0) };
     const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows);
-    const int dtype = v->dtype == ATTN_Q8_0 ? 3 : v->dtype;
+    const int dtype = IN_UNITS(v->dtype) ? 3 + v->dtype - ATTN_Q8_0 : v->dtype;
     simd_columns q = {
         .p = p->by, .v = v, .n = p->n, .at = attn_first_lane(p->lanes), .ahead = p->ahead
     };
@@ -1477,10 +1506,11 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 
 /* Queries are packed as words, [words][rows], of 4 bytes or, where CPUs multiply none, of 2 numbers of
  * 16 bits: of a unit eight words of bytes 0 and 2 of four, then those of bytes 1 and 3. Behind the half
- * of head_dim lies for each unit and row what a sum begins with: i_dot may take bytes of keys for unsigned ones, which
- * are 128 higher. */
+ * of head_dim lies for each unit and row what a sum begins with where keys are 128 higher, since i_dot may
+ * take their bytes for unsigned ones. An eighth of it is for keys that are RAISED by 16. */
 #define UNIT_KEYS 4
 #define WORDS(dots) ((dots) ? 8 : 8 * I_PARTS)
+#define TURNS(dots) ((dots) && I_TURNED != 0)
 #define I_DOT(dots, sum, k, q) ((dots) ? i_dot(sum, k, q) : i_sum(sum, k, q))
 
 /* [head_dim / 4][rows] of bytes become twice as many words. The last come first, as they move up. */
@@ -1499,10 +1529,10 @@ static void isa(split_words)(float *x, int64_t head_dim)
         }
 }
 
-/* to[unit][lane] = the sum of what the turned bits take from the keys. */
+/* to[unit][lane] = what a sum begins with for keys that are 128 higher. */
 static void isa(begin_sums)(float *to, const float *words, int64_t head_dim)
 {
-    const vi turned = i_turn(i_zero()); /* -128 as signed bytes */
+    const vi turned = (vi)((isa(wholes))i_zero() + ALL_BYTES(0x80)); /* -128 as signed bytes */
     int64_t t;
     EACH(v, NV) {
         vi sum = i_zero();
@@ -1533,10 +1563,8 @@ static void isa(pack_units)(float *to, const float *const *q, int64_t head_dim)
         rows[r] = (const float *)(const void *)row;
     }
     isa(pack)(to, rows, head_dim / 4);
-    memset(half, 0, (size_t)(head_dim / UNIT_NUMBERS * ROWS) * sizeof *half);
-    if (HAS_DOTS)
-        isa(begin_sums)(half, to, head_dim);
-    else if (I_PARTS == 2)
+    isa(begin_sums)(half, to, head_dim);
+    if (!HAS_DOTS && I_PARTS == 2)
         isa(split_words)(to, head_dim);
 }
 
@@ -1569,7 +1597,7 @@ INLINE void isa(unit_sums)(int dots, int width, const isa(units) * q, const char
     EACH(i, UNIT_KEYS) {
         put_words(WORDS(dots) == 8, I_TURNED, k[i], unit[i] + 2);
         EACH(v, width)
-            sum[i][v] = i_load(q->begin + v * VL);
+            sum[i][v] = TURNS(dots) ? i_load(q->begin + v * VL) : i_zero();
     }
     ROLLED
     for (t = 0; t < WORDS(dots); t++) {
@@ -1608,7 +1636,7 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
             EACH(v, width)
                 chain[i][v] =
                     v_fma(sums[i][v], v_mul(v_load(q.scales + v * VL), scale), chain[i][v]);
-            unit[i] += UNIT_BYTES;
+            unit[i] += UNIT_BYTES(ATTN_Q8_0);
         }
     }
     EACH(i, UNIT_KEYS)
@@ -1660,22 +1688,68 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
 }
 
 #ifdef FEW
-/* Sums of a vector of keys, from 0, 4, ... at from[0], from[1], ... on, for each of few lanes. */
-INLINE void isa(few_sums)(int dots, int rows, const isa(units) * q, const char *const *from,
-                          ptrdiff_t step, vf *sums)
+/* 16 bytes of a unit of each of a vector of keys, turned: x[i] has word i of every key. */
+typedef struct isa(turned)
 {
-    vi sum[FEW];
-    EACH_OF(r, 8, rows)
-        sum[r] = i_set1(q->begin + r);
-    EACH(h, 2) {
-        vf x[4];
+    vf x[4];
+    isa(wholes) upper; /* of q5_0 the upper bits of the unit */
+}
+isa(turned);
+
+/* The bytes of half h of a unit. Keys 0, 4, ... are at from[0], from[1], ... Numbers of four bits come with
+ * the first half. */
+INLINE void isa(turn_half)(int dtype, int h, const char *const *from, ptrdiff_t step,
+                           isa(turned) * t)
+{
+    const int at = LOWER(dtype) + (dtype == ATTN_Q8_0 ? UNIT_HALF * h : 0);
+    if (h && dtype != ATTN_Q8_0)
+        return;
+    if (dtype == ATTN_Q5_0) {
         EACH(i, 4)
-            x[i] = v_quarters(from, i * step + 2 + 16 * h);
-        v_squares(x);
+            t->x[i] = v_quarters(from, i * step + 2);
+        v_squares(t->x);
+        t->upper = (isa(wholes))v_int(t->x[0]);
+    }
+    EACH(i, 4)
+        t->x[i] = v_quarters(from, i * step + at);
+    v_squares(t->x);
+}
+
+/* The numbers 16 h + 4 i and the next three of each key as bytes: signed ones of q8_0, else RAISED. */
+INLINE isa(wholes) isa(word_of)(int dtype, int h, int i, const isa(turned) * t)
+{
+    isa(wholes) x = (isa(wholes))v_int(t->x[i]), bits;
+    if (dtype == ATTN_Q8_0)
+        return x;
+    x = x >> 4 * h & ALL_BYTES(15u);
+    if (dtype == ATTN_Q4_0)
+        return x;
+    bits = (i || h ? t->upper >> (UNIT_HALF * h + 4 * i - 4) : t->upper << 4) & 0xf0;
+    bits |= bits << 14; /* Bit 4 + b goes to byte b: */
+    bits |= bits << 7;
+    return x | (bits & ALL_BYTES(16u));
+}
+
+/* Sums of a vector of keys for each of few lanes. */
+INLINE void isa(few_sums)(int dots, int dtype, int rows, const isa(units) * q,
+                          const char *const *from, ptrdiff_t step, vf *sums)
+{
+    const int turns = TURNS(dots) && dtype == ATTN_Q8_0;
+    isa(turned) t;
+    vi sum[FEW];
+    EACH_OF(r, 8, rows) {
+        const isa(integers) begin = (isa(integers))i_set1(q->begin + r); /* for 128 higher */
+        sum[r] = dtype == ATTN_Q5_0   ? (vi)(begin >> 3)
+                 : dtype == ATTN_Q4_0 ? (vi)(begin >> 4)
+                 : turns              ? (vi)begin
+                                      : i_zero();
+    }
+    EACH(h, 2) {
+        isa(turn_half)(dtype, h, from, step, &t);
         EACH(i, 4) {
-            const vi word = v_int(x[i]);
+            const vi word = (vi)isa(word_of)(dtype, h, i, &t);
             EACH_OF(e, 2, WORDS(dots) / 8) {
-                const vi k = dots ? i_turn(word) : i_part(word, e);
+                const vi k = !dots ? i_part(word, e) : turns ? i_turn(word) : word;
                 const float *const words = q->words + (8 * e + 4 * h + i) * ROWS;
                 EACH_OF(r, 8, rows) {
                     sum[r] = I_DOT(dots, sum[r], k, i_set1(words + r));
@@ -1688,14 +1762,63 @@ INLINE void isa(few_sums)(int dots, int rows, const isa(units) * q, const char *
         sums[r] = i_floats(sum[r]);
 }
 
+/* The chains of few lanes go on over a unit of a vector of keys, the numbers of which become f32. */
+INLINE void isa(few_floats)(int dtype, int rows, const float *q, const char *const *from,
+                            ptrdiff_t step, vf scales, vf *chain)
+{
+    isa(turned) t;
+    EACH(h, 2) {
+        isa(turn_half)(dtype, h, from, step, &t);
+        EACH(i, 4) {
+            const isa(wholes) word = isa(word_of)(dtype, h, i, &t);
+            EACH(e, 4) {
+                const vf one = v_set1(1.0f);
+                const vi low = (vi)(word >> 8 * e);
+                const vi byte = (vi)((isa(integers))(word << (24 - 8 * e)) >> 24);
+                const vf number = dtype == ATTN_Q8_0   ? i_floats(byte)
+                                  : dtype == ATTN_Q5_0 ? v_five(low, one)
+                                                       : v_four(low, one);
+                const vf k = v_mul(number, scales);
+                EACH_OF(r, 8, rows)
+                    chain[r] = v_fma(v_set1(q[r]), k, chain[r]);
+                q += ROWS;
+            }
+        }
+    }
+}
+
+/* How few lanes multiply keys: in whole numbers, by 8 or 16 bits, or in f32. */
+#define IN_FLOATS 2
+
+/* Scales of units that are read in one go. Through memory they take a load and a store each: a vector of
+ * them in registers would take several shuffles, of which products have enough. */
+#define SCALES 4
+
+/* to[u][l] is the scale of unit u of row l, of up to SCALES units; behind the last one it again. */
+INLINE void isa(get_scales)(int dtype, uint16_t (*to)[VL], const char *row, ptrdiff_t step,
+                            int64_t units)
+{
+    ptrdiff_t at[SCALES];
+    int l;
+    EACH(u, SCALES)
+        at[u] = (ptrdiff_t)((u < units ? u : units - 1) * UNIT_BYTES(dtype));
+    ROLLED
+    for (l = 0; l < VL; l++, row += step)
+        EACH(u, SCALES)
+            memcpy(&to[u][l], row + at[u], sizeof to[u][l]);
+}
+
 /* A vector of keys, lanes at..at+rows-1. */
-INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char *row, float *s)
+INLINE void isa(few_units)(int way, int dtype, int rows, const attn_product *p, const char *row,
+                           float *s)
 {
     const ptrdiff_t step = p->runs->stride;
+    const int64_t units = p->dim / UNIT_NUMBERS;
     const int at = attn_first_lane(p->lanes);
     const char *from[4];
     float *to[4];
     vf chain[FEW], sums[FEW];
+    uint16_t half[SCALES][VL];
     int64_t u;
     EACH(i, 4) {
         from[i] = row + 4 * (i % QUARTERS) * step;
@@ -1703,54 +1826,96 @@ INLINE void isa(few_units)(int dots, int rows, const attn_product *p, const char
     }
     EACH_OF(r, 8, rows)
         chain[r] = v_zero();
-    for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
-        const isa(units) q = isa(units_of)(dots, p, u, at);
-        uint16_t half[VL];
+    for (u = 0; u < units; u++) {
         vf scales;
-        EACH(l, VL)
-            memcpy(half + l, row + l * step + u * UNIT_BYTES, sizeof *half);
-        isa(few_sums)(dots, rows, &q, from, step, sums);
-        scales = v_f16(half);
-        EACH_OF(r, 8, rows)
-            chain[r] = v_fma(sums[r], v_mul(v_set1(q.scales[r]), scales), chain[r]);
+        if (u % SCALES == 0)
+            isa(get_scales)(dtype, half, row + u * UNIT_BYTES(dtype), step, units - u);
+        scales = v_f16(half[u % SCALES]);
+        if (way == IN_FLOATS)
+            isa(few_floats)(dtype, rows, p->by + u * UNIT_NUMBERS * ROWS + at, from, step, scales,
+                            chain);
+        else {
+            const isa(units) q = isa(units_of)(way, p, u, at);
+            isa(few_sums)(way, dtype, rows, &q, from, step, sums);
+            EACH_OF(r, 8, rows)
+                chain[r] = v_fma(sums[r], v_mul(v_set1(q.scales[r]), scales), chain[r]);
+        }
         EACH(i, 4)
-            from[i] += UNIT_BYTES;
+            from[i] += UNIT_BYTES(dtype);
     }
     EACH(r, FEW)
         sums[r] = r < rows ? v_mul(chain[r], v_set1(p->factor)) : v_zero();
     isa(put_logits)(rows, at, to, ROWS, sums);
 }
 
-#define FEW_UNITS(name, dots, rows)                                                                \
-    TARGET_OF(dots) OUTLINE void isa(name)(const attn_product *p, const char *row, float *s)       \
+#define FEW_UNITS(name, target, way, dtype, rows)                                                  \
+    target OUTLINE void isa(name)(const attn_product *p, const char *row, float *s)                \
     {                                                                                              \
-        isa(few_units)(dots, rows, p, row, s);                                                     \
+        isa(few_units)(way, dtype, rows, p, row, s);                                               \
     }
-#define FEW_UNITS_OF(name, dots)                                                                   \
-    FEW_UNITS(name##_1, dots, 1)                                                                   \
-    FEW_UNITS(name##_2, dots, 2)                                                                   \
-    FEW_UNITS(name##_4, dots, 4)                                                                   \
-    FEW_UNITS(name##_most, dots, FEW)
-FEW_UNITS_OF(few_any, 0)
-FEW_UNITS_OF(few_dots, 1)
+#define FEW_UNITS_OF(name, target, way, dtype)                                                     \
+    FEW_UNITS(name##_1, target, way, dtype, 1)                                                     \
+    FEW_UNITS(name##_2, target, way, dtype, 2)                                                     \
+    FEW_UNITS(name##_4, target, way, dtype, 4)                                                     \
+    FEW_UNITS(name##_most, target, way, dtype, FEW)
+#define FEW_UNITS_IN(name, target, way)                                                            \
+    FEW_UNITS_OF(name##_q8_0, target, way, ATTN_Q8_0)                                              \
+    FEW_UNITS_OF(name##_q5_0, target, way, ATTN_Q5_0)                                              \
+    FEW_UNITS_OF(name##_q4_0, target, way, ATTN_Q4_0)
+#define WAYS_IN(name)                                                                              \
+    {                                                                                              \
+        WAYS(name##_q8_0), WAYS(name##_q5_0), WAYS(name##_q4_0)                                    \
+    }
+FEW_UNITS_IN(few_any, TARGET_0, 0)
+FEW_UNITS_IN(few_dots, TARGET_1, 1)
+FEW_UNITS_IN(few_floats, TARGET_0, IN_FLOATS)
 
-/* All whole vectors of keys; returns how many keys that are. */
-INLINE int isa(units_few)(const attn_product *p, const char *row)
+/* The whole vectors among n keys that lie evenly from `row` on, into s; returns how many keys that are. */
+INLINE int isa(units_few)(int way, const attn_product *p, const char *row, float *s, int n)
 {
-    static void (*const ways[2][4])(const attn_product *, const char *,
-                                    float *) = { WAYS(few_any), WAYS(few_dots) };
+    static void (*const ways[3][3][4])(const attn_product *, const char *,
+                                       float *) = { WAYS_IN(few_any), WAYS_IN(few_dots),
+                                                    WAYS_IN(few_floats) };
     const int rows = isa(rows_of)(p->lanes);
     int j;
-    for (j = 0; j + VL <= p->n && rows; j += VL) {
+    for (j = 0; j + VL <= n && rows; j += VL) {
         isa(ask)(p->ahead);
-        ways[HAS_DOTS != 0][isa(way_of)(rows)](p, row + j * p->runs->stride, p->to + j * ROWS);
+        ways[way][p->runs->dtype - ATTN_Q8_0][isa(way_of)(rows)](p, row + j * p->runs->stride,
+                                                                 s + j * ROWS);
     }
     return j;
 }
-#else
-INLINE int isa(units_few)(const attn_product *p, const char *row)
+
+/* Units as they lie, run by run. */
+INLINE void isa(few_unit_runs)(int way, const attn_product *p)
 {
-    (void)p, (void)row;
+    simd_place place = { p->runs->run, *p->runs->run, p->runs->first };
+    int j, count;
+    isa(pace)(p->ahead, p->n / VL);
+    for (j = 0; j < p->n; j += count) {
+        count = place.left < p->n - j ? (int)place.left : p->n - j;
+        isa(units_few)(way, p, isa(take_rows)(&place, p->runs, count), p->to + j * ROWS, count);
+    }
+    isa(pace)(p->ahead, 1);
+    isa(ask)(p->ahead);
+}
+
+static void isa(qk_runs)(const attn_product *p)
+{
+    if (IN_UNITS(p->runs->dtype))
+        isa(few_unit_runs)(IN_FLOATS, p);
+    else
+        isa(qk_number_runs)(p);
+}
+
+static void isa(qk_units_runs)(const attn_product *p)
+{
+    isa(few_unit_runs)(HAS_DOTS != 0, p);
+}
+#else
+INLINE int isa(units_few)(int way, const attn_product *p, const char *row, float *s, int n)
+{
+    (void)way, (void)p, (void)row, (void)s, (void)n;
     return 0;
 }
 #endif
@@ -1760,7 +1925,7 @@ static void isa(qk_units)(const attn_product *p)
     const char *row = *p->runs->run;
     int keys;
     isa(pace)(p->ahead, (p->n + UNIT_KEYS - 1) / UNIT_KEYS);
-    keys = isa(units_few)(p, row);
+    keys = isa(units_few)(HAS_DOTS != 0, p, row, p->to, p->n);
     isa(units_many)(p, row + keys * p->runs->stride, p->to + keys * ROWS, p->n - keys);
     isa(pace)(p->ahead, 1);
     isa(ask)(p->ahead);

@@ -129,9 +129,9 @@ static const storage storages[] = {
     { "bf16", 1, 2, { 1, 1 }, load_bf16, write_bf16, read_bf16, NULL },
     { "e4m3", 1, 1, { 0, 0 }, NULL, NULL, read_e4m3, NULL },
     { "e5m2", 1, 1, { 0, 0 }, NULL, NULL, read_e5m2, NULL },
-    { "q8_0", UNIT, sizeof(q8_unit), { 0, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
-    { "q5_0", UNIT, sizeof(q5_unit), { 0, 0 }, NULL, NULL, read_q5_0, unpack_q5_0 },
-    { "q4_0", UNIT, sizeof(q4_unit), { 0, 0 }, NULL, NULL, read_q4_0, unpack_q4_0 },
+    { "q8_0", UNIT, sizeof(q8_unit), { 1, 1 }, NULL, NULL, read_q8_0, unpack_q8_0 },
+    { "q5_0", UNIT, sizeof(q5_unit), { 1, 1 }, NULL, NULL, read_q5_0, unpack_q5_0 },
+    { "q4_0", UNIT, sizeof(q4_unit), { 1, 1 }, NULL, NULL, read_q4_0, unpack_q4_0 },
     { "i8", 1, 1, { 0, 0 }, NULL, NULL, NULL, unpack_i8 },
 };
 

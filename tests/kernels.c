@@ -310,29 +310,90 @@ static void check_qk(const sizes *z)
     check_lanes("qk", a, b, z->n, z->first);
 }
 
-/* Whole numbers: keys of any bytes, -128 and scales that are not finite among them, against the sum
- * written down. */
-static void check_units(const sizes *z)
+enum { UNIT = 32 };
+
+static int64_t unit_bytes(int dtype)
 {
-    enum { UNIT = 32, UNIT_BYTES = 34 };
-    const int rows = tested->rows, n = z->n;
-    const int64_t units = 1 + z->dim % 5, dim = UNIT * units;
-    const int64_t stride = UNIT_BYTES * (units + rng_int(0, 2));
-    const attn_lanes lanes = random_lanes();
+    return dtype == ATTN_Q8_0 ? 34 : dtype == ATTN_Q5_0 ? 22 : 18;
+}
+
+/* The whole number d of a unit, by the layout that src/quantised.c describes. */
+static int unit_number(int dtype, const unsigned char *unit, int d)
+{
+    const unsigned char *lower = unit + (dtype == ATTN_Q5_0 ? 6 : 2);
+    const int four = lower[d % 16] >> (d < 16 ? 0 : 4) & 15;
+    if (dtype == ATTN_Q8_0)
+        return (unit[2 + d] ^ 128) - 128;
+    return dtype == ATTN_Q5_0 ? four + (unit[2 + d / 8] >> d % 8 & 1) * 16 - 16 : four - 8;
+}
+
+/* `count` rows of `bytes` each, `stride` apart, moved to runs of `first`, then `each` rows, every
+ * run with memory of its own that ends with its last row. */
+static attn_runs scatter_rows(const void *rows, int dtype, int count, int64_t stride, int64_t bytes,
+                              int64_t first, int64_t each)
+{
+    const char **run = test_alloc((size_t)(count + 2) * sizeof *run);
+    attn_runs runs = { 0 };
+    int64_t done = 0, length = first, n;
+    int made = 0;
+    for (; done < count; done += n, length = each) {
+        char *to;
+        n = length < count - done ? length : count - done;
+        to = test_alloc_at((size_t)((n - 1) * stride + bytes), PLACE_PAGE_AFTER);
+        memcpy(to, (const char *)rows + done * stride, (size_t)((n - 1) * stride + bytes));
+        run[made++] = to;
+    }
+    run[made] = run[made - 1];
+    runs.dtype = dtype;
+    runs.stride = (ptrdiff_t)stride;
+    runs.first = first, runs.each = each;
+    runs.run = run;
+    return runs;
+}
+
+/* Rows of units of a type, in one run or, for few lanes, in several. */
+typedef struct unit_keys {
+    int dtype, n;
+    int64_t units, stride;
+    unsigned char *bytes; /* some scales are not finite, and there is -128 */
+    attn_runs runs;
+} unit_keys;
+
+static unit_keys random_units(int dtype, int n, int64_t units, int scattered)
+{
+    const int64_t row = unit_bytes(dtype) * units;
+    const int64_t stride = row + unit_bytes(dtype) * rng_int(0, 2);
+    const size_t count = (size_t)((n - 1) * stride + row);
+    unit_keys k = { .dtype = dtype, .n = n, .units = units, .stride = stride };
+    k.bytes = test_alloc(count);
+    for (size_t i = 0; i < count; i++)
+        k.bytes[i] = (unsigned char)(rng_chance(20) ? 0x80 : rng_int(0, 255));
+    for (size_t i = 0; i + 1 < count; i += (size_t)unit_bytes(dtype))
+        if (!rng_chance(1)) /* else a sum over keys is hardly ever a number */
+            k.bytes[i + 1] &= 0xbf;
+    k.runs = scatter_rows(k.bytes, dtype, n, stride, row, scattered ? 16 * rng_int(1, 3) : n,
+                          scattered ? 16 * rng_int(1, 3) : n);
+    return k;
+}
+
+/* Whole numbers times the keys, by `kernel`, against the sums written down. */
+static void check_unit_sums(const char *name, void (*kernel)(const attn_product *p),
+                            const unit_keys *k, attn_lanes lanes, float factor)
+{
+    const int rows = tested->rows, n = k->n;
+    const int64_t units = k->units, dim = UNIT * units;
     const float *q[MAX_ROWS];
     float *qt = vector(dim * rows), *scales = normal_matrix(units * rows, 1);
     float *s = vector((int64_t)n * rows);
-    const size_t bytes = (size_t)((n - 1) * stride + UNIT_BYTES * units);
-    unsigned char *k = test_alloc_at(bytes, PLACE_PAGE_AFTER);
-    const char *run[2] = { (const char *)k, (const char *)k };
-    const attn_runs runs = { ATTN_Q8_0, (ptrdiff_t)stride, n, n, run };
-    attn_product p = product_of(z, s, qt, NULL, lanes);
+    const attn_product p = { .to = s,
+                             .by = qt,
+                             .runs = &k->runs,
+                             .n = n,
+                             .dim = dim,
+                             .factor = factor,
+                             .lanes = lanes,
+                             .scales = scales };
     int64_t wrong = 0;
-    p.runs = &runs;
-    p.scales = scales;
-    p.dim = dim;
-    for (size_t i = 0; i < bytes; i++)
-        k[i] = (unsigned char)(rng_chance(20) ? 0x80 : rng_int(0, 255));
     for (int r = 0; r < rows; r++) {
         float *x = vector(dim);
         for (int64_t d = 0; d < dim; d++)
@@ -340,21 +401,28 @@ static void check_units(const sizes *z)
         q[r] = x;
     }
     tested->pack_units(qt, q, dim);
-    tested->qk_units(&p);
+    kernel(&p);
     for (int j = 0; j < n; j++)
         for (int r = lanes.begin; r < lanes.end; r++) {
             float chain = 0;
             for (int64_t u = 0; u < units; u++) {
-                const unsigned char *unit = k + j * stride + u * UNIT_BYTES;
+                const unsigned char *unit = k->bytes + j * k->stride + u * unit_bytes(k->dtype);
                 const float by = scales[u * rows + r] * dtype_load(ATTN_F16, unit);
                 int sum = 0;
                 for (int d = 0; d < UNIT; d++)
-                    sum += (int)q[r][u * UNIT + d] * ((unit[2 + d] ^ 128) - 128);
+                    sum += (int)q[r][u * UNIT + d] * unit_number(k->dtype, unit, d);
                 chain = fmaf((float)sum, by, chain);
             }
-            wrong += !same_number(s[j * rows + r], chain * z->factor);
+            wrong += !same_number(s[j * rows + r], chain * factor);
         }
-    CHECK(wrong == 0, "%d of %d logits of %d units are wrong", (int)wrong, n * rows, (int)units);
+    CHECK(wrong == 0, "%s: %d of %d logits of %d units of type %d are wrong", name, (int)wrong,
+          n * rows, (int)units, k->dtype);
+}
+
+static void check_units(const sizes *z)
+{
+    const unit_keys k = random_units(ATTN_Q8_0, z->n, 1 + z->dim % 5, 0);
+    check_unit_sums("qk_units", tested->qk_units, &k, random_lanes(), z->factor);
 }
 
 static void check_softcap(const sizes *z)
@@ -789,30 +857,6 @@ static void check_few_dead(const sizes *z)
     CHECK(1, "values of lanes that see no key");
 }
 
-/* `count` rows of `bytes` each, `stride` apart, moved to runs of `first`, then `each` rows, every
- * run with memory of its own that ends with its last row. */
-static attn_runs scatter_rows(const void *rows, int dtype, int count, int64_t stride, int64_t bytes,
-                              int64_t first, int64_t each)
-{
-    const char **run = test_alloc((size_t)(count + 2) * sizeof *run);
-    attn_runs runs = { 0 };
-    int64_t done = 0, length = first, n;
-    int made = 0;
-    for (; done < count; done += n, length = each) {
-        char *to;
-        n = length < count - done ? length : count - done;
-        to = test_alloc_at((size_t)((n - 1) * stride + bytes), PLACE_PAGE_AFTER);
-        memcpy(to, (const char *)rows + done * stride, (size_t)((n - 1) * stride + bytes));
-        run[made++] = to;
-    }
-    run[made] = run[made - 1];
-    runs.dtype = dtype;
-    runs.stride = (ptrdiff_t)stride;
-    runs.first = first, runs.each = each;
-    runs.run = run;
-    return runs;
-}
-
 /* Rows as they lie, in several places and of any type, against the same rows widened. */
 static void check_few_runs(const sizes *z)
 {
@@ -850,15 +894,66 @@ static void check_few_runs(const sizes *z)
     CHECK(memcmp(o, right_o, (size_t)(dim * rows) * sizeof *o) == 0, "pv_runs, type %d", dtype);
 }
 
+/* The units as f32 rows, by the layout. */
+static float *widened(const unit_keys *k)
+{
+    float *x = vector((int64_t)k->n * k->units * UNIT), *to = x;
+    for (int j = 0; j < k->n; j++)
+        for (int64_t u = 0; u < k->units; u++) {
+            const unsigned char *unit = k->bytes + j * k->stride + u * unit_bytes(k->dtype);
+            for (int d = 0; d < UNIT; d++)
+                *to++ = dtype_load(ATTN_F16, unit) * (float)unit_number(k->dtype, unit, d);
+        }
+    return x;
+}
+
+static int differences(const float *a, const float *b, int64_t n)
+{
+    int count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += !same_number(a[i], b[i]);
+    return count;
+}
+
+/* Rows of units as they lie: in whole numbers, and as the same rows in f32. */
+static void check_few_units(const sizes *z)
+{
+    static const int types[] = { ATTN_Q8_0, ATTN_Q5_0, ATTN_Q4_0 };
+    const int rows = tested->rows, n = (z->n + 15) / 16 * 16;
+    const unit_keys k = random_units(types[rng_int(0, 2)], n, 1 + z->dim % 9, 1);
+    const int64_t dim = UNIT * k.units;
+    const attn_lanes lanes = few_lanes();
+    attn_product p = { .n = n, .dim = dim, .factor = z->factor, .lanes = lanes, .runs = &k.runs };
+    attn_product q = p;
+    float *wide = widened(&k), *qt = normal_matrix(dim * rows, 1);
+    float *s = matrix((int64_t)n * rows), *right = matrix((int64_t)n * rows);
+    float *o = normal_matrix(dim * rows, 1), *right_o = matrix(dim * rows);
+    memcpy(right_o, o, (size_t)(dim * rows) * sizeof *o);
+    check_unit_sums("qk_units_runs", tested->qk_units_runs, &k, lanes, z->factor);
+    p.to = s, p.by = qt;
+    q.to = right, q.by = qt, q.kv = wide, q.stride = (ptrdiff_t)dim;
+    tested->qk_runs(&p);
+    tested->qk(&q);
+    CHECK(differences(s, right, (int64_t)n * rows) == 0, "qk_runs, type %d", k.dtype);
+    for (int64_t i = 0; i < (int64_t)n * rows; i++)
+        s[i] = (float)rng_int(0, 100) / 64;
+    p.to = o, p.by = s;
+    q.to = right_o, q.by = s;
+    tested->pv_runs(&p);
+    tested->pv(&q);
+    CHECK(differences(o, right_o, dim * rows) == 0, "pv_runs, type %d", k.dtype);
+}
+
 static void check_few(const sizes *z)
 {
     CHECK(tested->few < tested->rows && !tested->qk_runs == !tested->few &&
-              !tested->pv_runs == !tested->few,
+              !tested->qk_units_runs == !tested->few && !tested->pv_runs == !tested->few,
           "few is %d", tested->few);
     if (!tested->few)
         return;
     check_few_dead(z);
     check_few_runs(z);
+    check_few_units(z);
 }
 
 static void check_maximum(const sizes *z)
