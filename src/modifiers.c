@@ -175,7 +175,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
     attn_product product = { .to = s,
-                             .by = t->qt,
+                             .by = in_units(t) ? t->qt_units : t->qt,
                              .runs = &runs,
                              .n = n,
                              .dim = p->head_dim,
@@ -186,7 +186,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         lanes.end = t->pl->rows;
     }
     product.lanes = lanes;
-    if (p->integer) {
+    if (in_units(t)) {
         product.scales = t->scales;
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);

@@ -49,6 +49,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
+    t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
@@ -67,7 +68,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
-    l->lo = l->hi = 0;
+    l->lo = l->hi = l->cut = 0;
     if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
@@ -81,6 +82,18 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
+    l->cut = max64(l->lo, min64(recent_from(p, l->pos), l->hi));
+}
+
+/* seen_from and seen_to give the keys of a version that the ranges leave to a lane. */
+static int64_t seen_from(const lane *l, int version)
+{
+    return version == STORED ? l->lo : l->cut;
+}
+
+static int64_t seen_to(const lane *l, int version)
+{
+    return version == STORED ? l->cut : l->hi;
 }
 
 static void widen_lanes(attn_lanes *lanes, int r)
@@ -140,12 +153,25 @@ static void set_lanes(tile *t, const row_choice *choice)
     }
 }
 
+/* widen_span makes *to hold keys lo to hi-1 of one more lane. */
+static void widen_span(key_span *to, int64_t lo, int64_t hi)
+{
+    to->all_from = max64(to->all_from, lo);
+    to->all_to = min64(to->all_to, hi);
+    if (lo >= hi)
+        return;
+    to->lo = to->lo == to->hi ? lo : min64(to->lo, lo);
+    to->hi = max64(to->hi, hi);
+}
+
 /* survey_lanes notes what the used lanes have together. */
 static void survey_lanes(tile *t)
 {
-    int64_t lo = 0, hi = 0, all_from = 0, all_to = INT64_MAX;
+    static const key_span none = { 0, 0, 0, INT64_MAX };
+    key_span all = none;
     int r, used = 0;
     t->span.begin = t->span.end = 0;
+    t->spans[STORED] = t->spans[RECENT] = none;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         if (!l->used)
@@ -154,22 +180,18 @@ static void survey_lanes(tile *t)
             widen_hull(&t->hull, l, used == 0);
         widen_lanes(&t->span, r);
         used++;
-        all_from = max64(all_from, l->lo);
-        all_to = min64(all_to, l->hi);
-        if (l->lo >= l->hi)
-            continue;
-        lo = lo == hi ? l->lo : min64(lo, l->lo);
-        hi = max64(hi, l->hi);
+        widen_span(&all, l->lo, l->hi);
+        widen_span(&t->spans[STORED], l->lo, l->cut);
+        widen_span(&t->spans[RECENT], l->cut, l->hi);
     }
     t->used = used;
-    t->lo = lo, t->hi = hi;
-    t->all_from = all_from, t->all_to = all_to;
+    t->lo = all.lo, t->hi = all.hi;
 }
 
-/* pack_queries packs the queries; lanes without one share a row of zeros. */
-static void pack_queries(tile *t)
+/* pack_queries packs the queries by one of the kernels; lanes without one share a row of zeros. */
+static void pack_queries(const tile *t, float *qt,
+                         void (*pack)(float *qt, const float *const *q, int64_t head_dim))
 {
-    const attn_kernels *kernels = t->pl->kernels;
     const int64_t dim = t->pr->p.head_dim;
     const float *zeros = NULL;
     int r;
@@ -180,10 +202,7 @@ static void pack_queries(tile *t)
             zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
         t->row_in[r] = zeros;
     }
-    if (t->pr->p.integer)
-        kernels->pack_units(t->qt, t->row_in, dim);
-    else
-        kernels->pack(t->qt, t->row_in, dim);
+    pack(qt, t->row_in, dim);
 }
 
 /* round_queries makes the queries whole numbers on the stage, where some lie already. */
@@ -202,6 +221,19 @@ static void round_queries(tile *t)
     }
 }
 
+/* pack_tile packs the queries for each version of the keys. */
+static void pack_tile(tile *t)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const attn_params *p = &t->pr->p;
+    if (!p->integer || p->recent.keys)
+        pack_queries(t, t->qt, kernels->pack);
+    if (!p->integer)
+        return;
+    round_queries(t);
+    pack_queries(t, t->qt_units, kernels->pack_units);
+}
+
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
 static int set_rows(tile *t, const row_choice *choice)
 {
@@ -210,10 +242,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->columns = t->pr->p.head_dim_v;
     set_lanes(t, choice);
     survey_lanes(t);
-    if (t->used && t->pr->p.integer)
-        round_queries(t);
     if (t->used)
-        pack_queries(t);
+        pack_tile(t);
     return t->used;
 }
 
@@ -230,9 +260,33 @@ static int are_few(const attn_kernels *kernels, attn_lanes lanes)
     return attn_lane_count(lanes) <= kernels->few;
 }
 
+/* key_tensor gives K or V in the version that is read at the moment. */
 static const attn_tensor *key_tensor(const tile *t, int which)
 {
-    return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+    const attn_params *p = &t->pr->p;
+    if (t->version == RECENT)
+        return which == KEYS ? &p->recent.k : &p->recent.v;
+    return which == KEYS ? &p->k : &p->v;
+}
+
+/* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
+static key_place tile_key_at(const tile *t, int64_t j)
+{
+    return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
+}
+
+static void next_tile_place(const tile *t, key_place *at)
+{
+    if (t->version == RECENT)
+        next_recent_place(&t->pr->p, at);
+    else
+        next_place(&t->pr->p, &t->s, at);
+}
+
+/* in_units tells whether keys are read as whole numbers. */
+static int in_units(const tile *t)
+{
+    return t->pr->p.integer && t->version == STORED;
 }
 
 /* row_of gives that row of K or of the columns of V. */
@@ -255,7 +309,7 @@ static void widen_row(const tile *t, int which, float *to, const char *row)
 {
     const int dtype = key_tensor(t, which)->dtype;
     const int64_t dim = row_dim(t, which);
-    if (which == KEYS && t->pr->p.integer)
+    if (which == KEYS && in_units(t))
         storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
     else
         load_run(t->pl->kernels, dtype, to, row, 0, dim);
@@ -269,13 +323,13 @@ static void copy_rows(tile *t, int which, int64_t j)
     const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
-    key_place at = key_at(&t->pr->p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     const char *row = row_of(t, which, &at);
     int64_t left = at.left;
     int r;
     for (r = from; r < end; r++, row += stride, left--) {
         if (left == 0) {
-            next_place(&t->pr->p, &t->s, &at);
+            next_tile_place(t, &at);
             row = row_of(t, which, &at);
             left = at.left;
         }
@@ -301,9 +355,9 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 {
     const attn_tensor *x = key_tensor(t, which);
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     *stride = x->stride_seq;
-    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[which] || few_values))
+    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[t->version][which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
@@ -314,7 +368,7 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
 {
     const attn_tensor *k = &t->pr->p.k;
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     const int64_t pitch = t->pl->pitch[KEYS];
     attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
     list[0] = list[1] = row_of(t, KEYS, &at);
@@ -333,15 +387,16 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 {
     const attn_params *p = &t->pr->p;
     const attn_tensor *x = key_tensor(t, which);
-    key_place at = key_at(p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     int64_t run = min64(n, at.left), left, count = 0;
+    const int paged = t->version == STORED && p->kv_rows.page_size;
     int even = 1;
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         paged ? p->kv_rows.page_size : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
-        next_place(p, &t->s, &at);
+        next_tile_place(t, &at);
         run = min64(left, at.left);
         even &= run == min64(left, runs->each);
         list[count++] = row_of(t, which, &at);
@@ -361,7 +416,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
-    if (n % ATTN_BLOCK || (floats && !pl->in_place[which]))
+    if (n % ATTN_BLOCK || (floats && !pl->in_place[t->version][which]))
         return 0;
     return list_runs(t, which, j, n, t->operand_runs, runs) &&
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
