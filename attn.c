@@ -2825,10 +2825,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_RECENT, /* entries of p.recent, */
+    AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -3190,8 +3190,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY ||
-                                   f->axis[2] == AXIS_RECENT_ROW);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)
@@ -3722,10 +3722,10 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
-    int used;                 /* used counts the used lanes. */
-    attn_lanes span;          /* span goes from the first of them to the last. */
-    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
     int version; /* version is that which is read at the moment. */
     int64_t alive_from;
@@ -3737,8 +3737,8 @@ typedef struct tile {
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
-    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
-    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
@@ -10543,8 +10543,7 @@ static attn_status check_recent_fields(const attn_cache *c, text *why)
                          c->recent_rows ? c->recent_rows : c->recent_dtype,
                          " is set, but recent is 0");
     if (c->ring && c->recent > c->capacity)
-        return bad_numbers(why, ATTN_ERR_ARG,
-                           "recent (#) of a ring must be at most capacity (#)",
+        return bad_numbers(why, ATTN_ERR_ARG, "recent (#) of a ring must be at most capacity (#)",
                            NUMBERS(c->recent, c->capacity));
     return ATTN_OK;
 }
@@ -10926,8 +10925,10 @@ static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
     c->end[q] = end;
     c->length[q] = (int32_t)(end - begin);
     c->first_row[q] = (int32_t)(begin % c->rows);
-    if (c->recent)
-        c->recent_begin[q] = begin == end ? end : max64(c->recent_begin[q], end - c->recent_rows);
+    if (c->recent) {
+        const int64_t held = begin == end ? end : min64(c->recent_begin[q], end);
+        c->recent_begin[q] = max64(held, end - c->recent_rows);
+    }
 }
 
 static int32_t take_page(attn_cache *c)
@@ -11111,10 +11112,12 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
     return bad(why, status, rest);
 }
 
-/* keys_before counts the keys before its own that a row reads from the recent rows, or from a ring. */
+/* keys_before counts the keys before its own that a row reads from the recent rows. */
 static int64_t keys_before(const attn_cache *c)
 {
     const int windowed = c->ring && c->window_left;
+    if (!c->recent)
+        return 0;
     return windowed ? min64(c->recent - 1, c->window_left) : c->recent - 1;
 }
 
@@ -11395,8 +11398,7 @@ static int on_desk(const attn_cache *c, const attn_cache_step *s, int side, int 
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_centered(c, side) || is_rotated(c, side) ||
-           (is_k && s->rope && dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) || (is_k && s->rope && dtype > LAST_PLAIN);
 }
 
 /* finish_desk centers and rotates the row of all heads on a desk. */
@@ -11599,8 +11601,8 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
 static attn_status check_recent_kept(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      text *why)
 {
-    const int64_t before = keys_before(c), least = c->recent ? c->recent_begin[q] + before : 0;
-    if (!c->recent || begin == end || end >= least || begin >= c->recent_begin[q])
+    const int64_t before = keys_before(c), least = before ? c->recent_begin[q] + before : 0;
+    if (!before || begin == end || end >= least || begin >= c->recent_begin[q])
         return ATTN_OK;
     return bad_numbers(why, ATTN_ERR_ARG,
                        "end (#) must be at least #: # keys before it are read from the ring of "
@@ -12227,9 +12229,9 @@ static attn_status pass_format(const attn_cache *c, stream *st, text *why)
                          c->recent ? ", but the snapshot has no recent rows"
                                    : ", but the snapshot has recent rows");
     if (!st->status && format != own)
-        return bad(
-            why, ATTN_ERR_DATA,
-            "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of another version");
+        return bad(why, ATTN_ERR_DATA,
+                   "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of "
+                   "another version");
     end_section(st);
     return stream_status(st, why);
 }

@@ -486,8 +486,8 @@ typedef struct attn_recent {
      * `ring` keys. */
     const int64_t *begin;
     const int32_t *entries; /* [batch], entry of each sequence; NULL means 0, 1, ... */
-    int64_t num_entries;    /* entries that k and v hold, with `entries`; they are `batch` without */
-    attn_tensor k, v;       /* in f32, f16 or bf16 */
+    int64_t num_entries; /* entries that k and v hold, with `entries`; they are `batch` without */
+    attn_tensor k, v;    /* in f32, f16 or bf16 */
 } attn_recent;
 
 /* ------------------------------------------------------------------------------------------------

@@ -1914,10 +1914,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_RECENT, /* entries of p.recent, */
+    AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -2279,8 +2279,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY ||
-                                   f->axis[2] == AXIS_RECENT_ROW);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)
@@ -3988,10 +3988,10 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
-    int used;                 /* used counts the used lanes. */
-    attn_lanes span;          /* span goes from the first of them to the last. */
-    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
     int version; /* version is that which is read at the moment. */
     int64_t alive_from;
@@ -4003,8 +4003,8 @@ typedef struct tile {
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
-    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
-    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */

@@ -167,10 +167,10 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
-    int used;                 /* used counts the used lanes. */
-    attn_lanes span;          /* span goes from the first of them to the last. */
-    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
     int version; /* version is that which is read at the moment. */
     int64_t alive_from;
@@ -182,8 +182,8 @@ typedef struct tile {
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
-    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
-    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */

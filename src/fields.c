@@ -47,10 +47,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_RECENT, /* entries of p.recent, */
+    AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -412,8 +412,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY ||
-                                   f->axis[2] == AXIS_RECENT_ROW);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)

@@ -62,12 +62,13 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 {
     const attn_tensor *const x[VERSIONS] = { which == KEYS ? &p->k : &p->v,
                                              which == KEYS ? &p->recent.k : &p->recent.v };
-    int *const stored = &pl->in_place[STORED][which];
     int version;
     for (version = 0; version < VERSIONS; version++)
         pl->in_place[version][which] =
             x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
-    pl->pitch[which] = is_scattered(p) || p->recent.keys || !*stored ? pitch_of(dim) : 0;
+    pl->pitch[which] = 0;
+    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+        pl->pitch[which] = pitch_of(dim);
 }
 
 static int has_copies(const plan *pl)

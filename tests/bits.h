@@ -18,7 +18,7 @@ typedef struct fixture {
     size_t size; /* bytes of an element of q, k, v, o */
     int k_type;  /* attn_dtype of k, */
     size_t key;  /* and the bytes of a key */
-    void *q, *k, *v, *bias;
+    void *q, *k, *v, *bias, *recent_k, *recent_v;
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */
     float *lse, *m, *l, *acc; /* [batch, hq, sq]; acc [.., dv] */

@@ -39,8 +39,8 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
 static attn_status check_recent_kept(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      text *why)
 {
-    const int64_t before = keys_before(c), least = c->recent ? c->recent_begin[q] + before : 0;
-    if (!c->recent || begin == end || end >= least || begin >= c->recent_begin[q])
+    const int64_t before = keys_before(c), least = before ? c->recent_begin[q] + before : 0;
+    if (!before || begin == end || end >= least || begin >= c->recent_begin[q])
         return ATTN_OK;
     return bad_numbers(why, ATTN_ERR_ARG,
                        "end (#) must be at least #: # keys before it are read from the ring of "

@@ -189,8 +189,7 @@ static attn_status check_recent_fields(const attn_cache *c, text *why)
                          c->recent_rows ? c->recent_rows : c->recent_dtype,
                          " is set, but recent is 0");
     if (c->ring && c->recent > c->capacity)
-        return bad_numbers(why, ATTN_ERR_ARG,
-                           "recent (#) of a ring must be at most capacity (#)",
+        return bad_numbers(why, ATTN_ERR_ARG, "recent (#) of a ring must be at most capacity (#)",
                            NUMBERS(c->recent, c->capacity));
     return ATTN_OK;
 }

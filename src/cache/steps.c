@@ -145,10 +145,12 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
     return bad(why, status, rest);
 }
 
-/* keys_before counts the keys before its own that a row reads from the recent rows, or from a ring. */
+/* keys_before counts the keys before its own that a row reads from the recent rows. */
 static int64_t keys_before(const attn_cache *c)
 {
     const int windowed = c->ring && c->window_left;
+    if (!c->recent)
+        return 0;
     return windowed ? min64(c->recent - 1, c->window_left) : c->recent - 1;
 }
 

@@ -91,8 +91,7 @@ static int on_desk(const attn_cache *c, const attn_cache_step *s, int side, int 
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_centered(c, side) || is_rotated(c, side) ||
-           (is_k && s->rope && dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) || (is_k && s->rope && dtype > LAST_PLAIN);
 }
 
 /* finish_desk centers and rotates the row of all heads on a desk. */

@@ -127,9 +127,9 @@ static attn_status pass_format(const attn_cache *c, stream *st, text *why)
                          c->recent ? ", but the snapshot has no recent rows"
                                    : ", but the snapshot has recent rows");
     if (!st->status && format != own)
-        return bad(
-            why, ATTN_ERR_DATA,
-            "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of another version");
+        return bad(why, ATTN_ERR_DATA,
+                   "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of "
+                   "another version");
     end_section(st);
     return stream_status(st, why);
 }
