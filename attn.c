@@ -5819,12 +5819,13 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 {
     const attn_tensor *const x[VERSIONS] = { which == KEYS ? &p->k : &p->v,
                                              which == KEYS ? &p->recent.k : &p->recent.v };
-    int *const stored = &pl->in_place[STORED][which];
     int version;
     for (version = 0; version < VERSIONS; version++)
         pl->in_place[version][which] =
             x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
-    pl->pitch[which] = is_scattered(p) || p->recent.keys || !*stored ? pitch_of(dim) : 0;
+    pl->pitch[which] = 0;
+    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+        pl->pitch[which] = pitch_of(dim);
 }
 
 static int has_copies(const plan *pl)
@@ -10411,8 +10412,9 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 /* recent_of gives one layer of the recent rows of K or V: [sequence, head, row, dim]. */
 static attn_output recent_of(const attn_cache *c, int side, int64_t layer)
 {
-    const int64_t dim = side == CACHE_K ? c->head_dim : c->head_dim_v, head = c->recent_rows * dim;
-    attn_output o = { c->recent_dtype, c->num_heads_kv * head, head, dim,
+    const ptrdiff_t dim = (ptrdiff_t)(side == CACHE_K ? c->head_dim : c->head_dim_v);
+    const ptrdiff_t head = (ptrdiff_t)c->recent_rows * dim;
+    attn_output o = { c->recent_dtype, (ptrdiff_t)c->num_heads_kv * head, head, dim,
                       side == CACHE_K ? c->recent_k : c->recent_v };
     o.data = (char *)o.data + bytes_between(o.dtype, layer * c->num_sequences * o.stride_batch);
     return o;

@@ -1145,8 +1145,8 @@ typedef struct attn_cache {
      * that every key is read as stored. */
     int64_t recent;
     /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes
-     * steps of up to n keys and can roll back n - 1 keys more than were stored last. 0 means recent +
-     * 255; `rows` are enough in any case. */
+     * steps of up to n keys and can roll back n keys. 0 means recent + 255; `rows` are enough in any
+     * case. */
     int64_t recent_rows;
     int recent_dtype; /* attn_dtype of recent rows: 0 means ATTN_F32; ATTN_F16 or ATTN_BF16 */
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */

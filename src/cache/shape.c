@@ -57,8 +57,9 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
 /* recent_of gives one layer of the recent rows of K or V: [sequence, head, row, dim]. */
 static attn_output recent_of(const attn_cache *c, int side, int64_t layer)
 {
-    const int64_t dim = side == CACHE_K ? c->head_dim : c->head_dim_v, head = c->recent_rows * dim;
-    attn_output o = { c->recent_dtype, c->num_heads_kv * head, head, dim,
+    const ptrdiff_t dim = (ptrdiff_t)(side == CACHE_K ? c->head_dim : c->head_dim_v);
+    const ptrdiff_t head = (ptrdiff_t)c->recent_rows * dim;
+    attn_output o = { c->recent_dtype, (ptrdiff_t)c->num_heads_kv * head, head, dim,
                       side == CACHE_K ? c->recent_k : c->recent_v };
     o.data = (char *)o.data + bytes_between(o.dtype, layer * c->num_sequences * o.stride_batch);
     return o;
