@@ -5534,8 +5534,8 @@ static attn_status check_tensors(const attn_params *p, text *why)
 
 /* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
  * from it. */
-static attn_status check_held(const attn_params *p, const range_list *ranges, const sequence *s,
-                              text *why)
+COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
+                                   const sequence *s, text *why)
 {
     const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
     const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
@@ -5551,7 +5551,7 @@ static attn_status check_held(const attn_params *p, const range_list *ranges, co
 }
 
 /* check_recent wants each sequence to have an entry and what it reads of it. */
-static attn_status check_recent(const attn_params *p, text *why)
+COLD static attn_status check_recent(const attn_params *p, text *why)
 {
     const range_list ranges = ranges_of(p);
     attn_status status = ATTN_OK;
@@ -6491,12 +6491,12 @@ static const attn_tensor *key_tensor(const tile *t, int which)
 }
 
 /* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
-static key_place tile_key_at(const tile *t, int64_t j)
+OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 {
     return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
 }
 
-static void next_tile_place(const tile *t, key_place *at)
+OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
     if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);
@@ -8050,7 +8050,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
 }
 
 /* stored_keys counts the first keys that every row reads as they are stored, which entries share. */
-static int64_t stored_keys(const attn_params *p)
+OWN_FRAME static int64_t stored_keys(const attn_params *p)
 {
     const int64_t kinds = kinds_of(p);
     int64_t b, keys = INT64_MAX;

@@ -70,7 +70,7 @@ static const char *not_seen(const problem *pr, int64_t keys)
 }
 
 /* stored_keys counts the first keys that every row reads as they are stored, which entries share. */
-static int64_t stored_keys(const attn_params *p)
+OWN_FRAME static int64_t stored_keys(const attn_params *p)
 {
     const int64_t kinds = kinds_of(p);
     int64_t b, keys = INT64_MAX;

@@ -270,12 +270,12 @@ static const attn_tensor *key_tensor(const tile *t, int which)
 }
 
 /* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
-static key_place tile_key_at(const tile *t, int64_t j)
+OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 {
     return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
 }
 
-static void next_tile_place(const tile *t, key_place *at)
+OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
     if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);

@@ -318,8 +318,8 @@ static attn_status check_tensors(const attn_params *p, text *why)
 
 /* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
  * from it. */
-static attn_status check_held(const attn_params *p, const range_list *ranges, const sequence *s,
-                              text *why)
+COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
+                                   const sequence *s, text *why)
 {
     const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
     const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
@@ -335,7 +335,7 @@ static attn_status check_held(const attn_params *p, const range_list *ranges, co
 }
 
 /* check_recent wants each sequence to have an entry and what it reads of it. */
-static attn_status check_recent(const attn_params *p, text *why)
+COLD static attn_status check_recent(const attn_params *p, text *why)
 {
     const range_list ranges = ranges_of(p);
     attn_status status = ATTN_OK;
