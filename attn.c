@@ -2909,8 +2909,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_RECENT,     /* entries of p.recent, */
+    AXIS_RECENT_ROW, /* and the rows of one */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -3038,6 +3040,15 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+    { VALUE(recent.keys, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
+    { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(recent.num_entries, F_INT64, NO_CACHE, 0, MOST) },
+    { DTYPE(recent.k.dtype, NO_CACHE) },
+    { DTYPE(recent.v.dtype, NO_CACHE) },
+    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, NO_CACHE) },
+    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
@@ -3270,7 +3281,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)
@@ -3526,6 +3538,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
+            [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
         },
@@ -3669,8 +3683,18 @@ typedef struct lane {
     int64_t head, i; /* They are the query head and the row. */
     int64_t choice;  /* choice is the number of the row among those chosen. */
     int64_t pos;     /* pos is i + offset. */
-    int64_t lo, hi;  /* The range masks leave keys lo to hi-1. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1, */
+    int64_t cut;     /* and from this one on they are read from p.recent. */
 } lane;
+
+/* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
+enum { STORED, RECENT, VERSIONS };
+
+/* A key_span is what the lanes of a tile see of a version. */
+typedef struct key_span {
+    int64_t lo, hi;           /* It is the union of the lanes' ranges, */
+    int64_t all_from, all_to; /* and their intersection. */
+} key_span;
 
 /* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
@@ -3690,7 +3714,7 @@ typedef struct split {
     int level;
     /* The last `inside` parts are single chunks and are divided themselves. */
     int inside;
-    int tiles;                   /* Such a chunk has this number of tiles of keys. */
+    int tiles; /* Such a chunk has this number of tiles of keys, of both versions in turn. */
     int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
     int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
     int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
@@ -3717,14 +3741,14 @@ typedef struct plan {
     int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
     /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
-    /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
-    int in_place[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
+    int in_place[VERSIONS][2];
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -3789,11 +3813,12 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
-    int used;                 /* used counts the used lanes. */
-    attn_lanes span;          /* span goes from the first of them to the last. */
-    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
-    int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
+    key_span spans[VERSIONS];
+    int version; /* version is that which is read at the moment. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
@@ -3801,9 +3826,10 @@ typedef struct tile {
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;     /* qt is [head_dim][rows], or what pack_units gives. */
-    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
-    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *qt;       /* qt is [head_dim][rows]. */
+    float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
@@ -4150,7 +4176,7 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys)
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -4232,10 +4258,10 @@ static int begins_inside(const attn_params *p)
     return p->key_base || p->part.keys;
 }
 
-/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
+/* src/keys.c - where key j of a sequence lies: rings, pages and p.recent are known here alone. */
 
-/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
- * know that. */
+/* A key_place is where a key of a sequence lies. Only the functions of this file know
+ * that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
     int64_t table_entry; /* It is the entry that names the page. */
@@ -4292,10 +4318,454 @@ static inline void next_row(key_place *at)
     at->left--;
 }
 
+/* versions_of counts the versions of keys that a call may read. */
+static int versions_of(const attn_params *p)
+{
+    return p->recent.keys ? VERSIONS : 1;
+}
+
+/* The row at pos reads keys from recent_from on from p.recent. */
+static int64_t recent_from(const attn_params *p, int64_t pos)
+{
+    return p->recent.keys ? pos - p->recent.keys + 1 : INT64_MAX;
+}
+
+/* recent_at tells where key j lies in p.recent. */
+static key_place recent_at(const attn_params *p, const attn_sequence *s, int64_t j)
+{
+    key_place at = { .entry = p->recent.entries ? p->recent.entries[s->b] : s->b };
+    at.row = (s->key_base + j) % p->recent.ring;
+    at.left = p->recent.ring - at.row;
+    return at;
+}
+
+/* The place behind those that lie one after the other, in p.recent. */
+static void next_recent_place(const attn_params *p, key_place *at)
+{
+    at->row = 0;
+    at->left = p->recent.ring;
+}
+
 /* is_scattered tells whether the rows of a sequence may lie in several places. */
 static int is_scattered(const attn_params *p)
 {
     return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
+}
+
+/* src/masks.c - masks: which keys a query row sees.
+ *
+ * Two kinds of rule decide whether query row i sees key j: some leave an interval of keys to a row
+ * (`range`), and the loops never step outside it; the others must be asked pair by pair (`row`). A key
+ * is visible if all active rules say so.
+ */
+
+/* A key_row is a row that is asked about keys j0 to j0+n-1. */
+typedef struct key_row {
+    const attn_params *p;
+    const sequence *s;
+    const lane *at;
+    const attn_kernels *kernels;
+    int64_t j0;
+    int n;
+    /* Bit k % 32 of alive[k / 32 * apart] tells whether key j0 + k is visible. Bits behind n are 0. */
+    uint32_t *alive;
+    int apart;
+} key_row;
+
+typedef struct mask_rule {
+    member on;                      /* The rule is active where this field is set. */
+    range_fn range;                 /* NULL means that the rule is no interval. */
+    void (*row)(const key_row *of); /* row clears the bits of keys that are hidden. */
+    /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
+    int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
+    /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
+    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                    int64_t end);
+} mask_rule;
+
+/* bits_below gives the lowest n bits: none below 0, all of a word from 32 on. */
+static uint32_t bits_below(int n)
+{
+    return n <= 0 ? 0 : n < ATTN_ALIVE_BITS ? (UINT32_C(1) << n) - 1 : UINT32_MAX;
+}
+
+static uint32_t bits_between(int from, int to)
+{
+    return bits_below(to) & ~bits_below(from);
+}
+
+/* word_of gives the word with key k of the row. */
+static uint32_t *word_of(const key_row *of, int k)
+{
+    return &of->alive[k / ATTN_ALIVE_BITS * of->apart];
+}
+
+/* keep_if hides key k of the row unless it is visible by one more rule. */
+static void keep_if(const key_row *of, int k, int visible)
+{
+    *word_of(of, k) &= ~((uint32_t)!visible << k % ATTN_ALIVE_BITS);
+}
+
+/* hide_between hides keys `from` to `to`-1 of the row. */
+static void hide_between(const key_row *of, int from, int to)
+{
+    int k = from / ATTN_ALIVE_BITS * ATTN_ALIVE_BITS;
+    for (; k < to; k += ATTN_ALIVE_BITS)
+        *word_of(of, k) &= ~bits_between(from - k, to - k);
+}
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a >= 0 ? a / b : -((b - 1 - a) / b);
+}
+
+static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)p;
+    (void)lo;
+    *hi = min64(*hi, max64(pos + 1, s->prefix));
+}
+
+static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi)
+{
+    (void)s;
+    if (p->window_left >= 0)
+        *lo = max64(*lo, pos - p->window_left);
+    if (p->window_right >= 0)
+        *hi = min64(*hi, pos + p->window_right + 1);
+}
+
+static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                          int64_t *hi)
+{
+    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
+    *lo = max64(*lo, begin);
+    *hi = min64(*hi, begin + p->chunk_size);
+}
+
+static const int32_t *query_ids(const attn_params *p, const sequence *s)
+{
+    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+}
+
+static const int32_t *key_ids(const attn_params *p, const sequence *s)
+{
+    return p->kv_segments + s->column +
+           (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+}
+
+static void segments_row(const key_row *of)
+{
+    const int32_t own = query_ids(of->p, of->s)[of->at->i];
+    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
+    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
+}
+
+/* An id_span is the ids from the least to the largest of some rows or keys. */
+typedef struct id_span {
+    int32_t least, most;
+} id_span;
+
+OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
+{
+    id_span found = { ids[from], ids[from] };
+    for (from++; from < to; from++) {
+        found.least = ids[from] < found.least ? ids[from] : found.least;
+        found.most = ids[from] > found.most ? ids[from] : found.most;
+    }
+    return found;
+}
+
+/* Documents follow each other, so that spans tell most tiles: those outside the document of their
+ * rows, and those inside it. */
+static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
+    if (rows.most < keys.least || keys.most < rows.least)
+        return ATTN_TILE_EMPTY;
+    return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                             int64_t end)
+{
+    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const int32_t *const kv = key_ids(p, s);
+    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
+        j++;
+    return j;
+}
+
+/* Parents precede their children, so that one walk up from the query meets its ancestors in
+ * descending order, as the keys are visited. */
+static void tree_row(const key_row *of)
+{
+    const attn_params *p = of->p;
+    const sequence *s = of->s;
+    const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
+    const int64_t first_node = s->kv_len - s->q_len;
+    int64_t ancestor = of->at->i;
+    int k;
+    for (k = of->n - 1; k >= 0 && of->j0 + k >= first_node; k--) {
+        const int64_t node = of->j0 + k - first_node;
+        while (ancestor > node)
+            ancestor = parents[ancestor];
+        keep_if(of, k, ancestor == node);
+    }
+}
+
+static int tree_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    (void)p;
+    (void)at;
+    return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+/* mask_at tells where a mask has the first key of the row. */
+static int64_t mask_at(const attn_mask *m, const key_row *of)
+{
+    const sequence *s = of->s;
+    return s->b * m->stride_batch + of->at->head * m->stride_head + of->at->i * m->stride_q +
+           (s->column + of->j0) * m->stride_kv;
+}
+
+static void bool_row(const key_row *of)
+{
+    const attn_mask *m = &of->p->bool_mask;
+    const uint8_t *data = m->data + mask_at(m, of);
+    const int invert = m->invert != 0;
+    int k;
+    if (m->stride_kv == 1) {
+        of->kernels->hide_bytes(of->alive, of->apart, data, of->n, invert);
+        return;
+    }
+    for (k = 0; k < of->n; k++)
+        keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
+}
+
+static int bit_of(const uint8_t *bits, int64_t index)
+{
+    const int64_t byte = floor_div(index, 8);
+    return bits[byte] >> (index - byte * 8) & 1;
+}
+
+/* some_bits gives `count` bits, at most 32, from bit `shift` of the first byte on, and anything above
+ * them. A byte without one of them is not read. */
+static uint32_t some_bits(const uint8_t *bits, int shift, int count)
+{
+    uint32_t word = 0;
+    int i;
+    if (count == ATTN_ALIVE_BITS) {
+        word = bits[0] | (uint32_t)bits[1] << 8 | (uint32_t)bits[2] << 16 | (uint32_t)bits[3] << 24;
+        return shift ? word >> shift | (uint32_t)bits[4] << (ATTN_ALIVE_BITS - shift) : word;
+    }
+    for (i = 0; i < count; i++)
+        word |= (uint32_t)bit_of(bits, shift + i) << i;
+    return word;
+}
+
+static void bits_row(const key_row *of)
+{
+    const attn_mask *m = &of->p->bit_mask;
+    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
+    const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
+    const uint32_t flip = invert ? UINT32_MAX : 0;
+    int k;
+    if (m->stride_kv == 1) {
+        for (k = 0; k < n; k += ATTN_ALIVE_BITS)
+            *word_of(of, k) &=
+                flip ^ some_bits(m->data + byte + k / 8, shift, (int)min64(n - k, ATTN_ALIVE_BITS));
+        return;
+    }
+    for (k = 0; k < n; k++)
+        keep_if(of, k, bit_of(m->data, first + k * m->stride_kv) != invert);
+}
+
+/* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
+static int64_t bitmap_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
+                            int64_t column, int64_t end)
+{
+    const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
+    while (column < end && !bit_of(m->bitmap, at + column))
+        column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
+    return min64(column, end);
+}
+
+/* csr_first finds it by a binary search in the row's ascending columns. */
+static int64_t csr_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
+                         int64_t column, int64_t end)
+{
+    const int32_t *offsets =
+        m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
+    int64_t lo = offsets[0], hi = offsets[1];
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (m->columns[middle] < column)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo < offsets[1] ? min64(m->columns[lo], end) : end;
+}
+
+static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
+                          int64_t column, int64_t end)
+{
+    return m->bitmap ? bitmap_first(m, b, head, row, column, end)
+                     : csr_first(m, b, head, row, column, end);
+}
+
+/* cells_row takes one look-up a cell and not a key. */
+static void cells_row(const key_row *of)
+{
+    const attn_block_mask *m = &of->p->block_mask;
+    const int64_t size = m->block_k, row = of->at->i / m->block_q;
+    int from = 0, to;
+    for (; from < of->n; from = to) {
+        const int64_t column = (of->j0 + from) / size;
+        to = (int)min64(of->n, (column + 1) * size - of->j0);
+        if (first_cell(m, of->s->b, of->at->head, row, column, column + 1) != column)
+            hide_between(of, from, to);
+    }
+}
+
+static int cells_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const attn_block_mask *m = &p->block_mask;
+    int64_t head, row, column, seen = 0, all = 0;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
+                seen += first_cell(m, s->b, head, row, column, column + 1) == column;
+                all++;
+            }
+    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t cells_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                          int64_t end)
+{
+    const attn_block_mask *m = &p->block_mask;
+    const int64_t from = j / m->block_k;
+    int64_t column = ceil_div(end, m->block_k), head, row;
+    for (head = at->head_begin; head < at->head_end; head++)
+        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
+            column = first_cell(m, s->b, head, row, from, column);
+    return min64(end, max64(j, column * m->block_k));
+}
+
+static void callback_row(const key_row *of)
+{
+    const attn_params *p = of->p;
+    int k;
+    for (k = 0; k < of->n; k++) {
+        if (*word_of(of, k) >> k % ATTN_ALIVE_BITS & 1) {
+            const attn_pair pair = pair_of(of->s, of->at, of->j0 + k);
+            keep_if(of, k, p->mask(p->callback_user, &pair) != 0);
+        }
+    }
+}
+
+static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const attn_rect rect = { s->b, at->head_begin, at->head_end, at->i_begin, at->i_end,
+                             j0,   j0 + n,         s->offset,    s->key_base };
+    int answer;
+    if (!p->mask_tile)
+        return ATTN_TILE_PARTIAL;
+    answer = p->mask_tile(p->callback_user, &rect);
+    return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
+}
+
+/* Cheap rules come first: no other is asked about a tile that the `tile` of one finds empty. */
+static const mask_rule mask_rules[] = {
+    { MEMBER(causal), .range = causal_range },
+    { MEMBER(window), .range = window_range },
+    { MEMBER(chunk_size), .range = chunked_range },
+    { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
+    { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
+    { MEMBER(bool_mask.data), .row = bool_row },
+    { MEMBER(bit_mask.data), .row = bits_row },
+    { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
+};
+
+/* A rule_list is the `row` of each rule that decides about a tile. */
+typedef struct rule_list {
+    int n;
+    void (*at[COUNT_OF(mask_rules)])(const key_row *of);
+} rule_list;
+
+/* asks_pairs tells whether a rule is on that is no interval. */
+static int asks_pairs(const attn_params *p)
+{
+    int m = 0;
+    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
+        m++;
+    return m < COUNT_OF(mask_rules);
+}
+
+static range_list ranges_of(const attn_params *p)
+{
+    range_list ranges = { 0, { NULL } };
+    int m;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        if (mask_rules[m].range && is_set(p, mask_rules[m].on)) {
+            ATTN_ASSERT(ranges.n < COUNT_OF(ranges.at));
+            ranges.at[ranges.n++] = mask_rules[m].range;
+        }
+    return ranges;
+}
+
+/* plan_masks notes which masks are on, so that rows and tiles need not ask. */
+static void plan_masks(const attn_params *p, plan *pl)
+{
+    pl->by_pair = asks_pairs(p);
+    pl->ranges = ranges_of(p);
+}
+
+/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
+static void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
+                          int64_t pos, int64_t *lo, int64_t *hi)
+{
+    int i;
+    *lo = s->key_from;
+    *hi = s->key_to;
+    for (i = 0; i < ranges->n; i++)
+        ranges->at[i](p, s, pos, lo, hi);
+    if (*hi < *lo)
+        *hi = *lo;
+}
+
+/* ---- pairs that are visible */
+
+static double sequence_pairs(const range_list *ranges, const attn_params *p, int64_t b)
+{
+    const sequence s = sequence_of(p, b);
+    double pairs = 0;
+    int64_t i, lo, hi;
+    if (ranges->n == 0)
+        return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
+    for (i = s.row_from; i < s.row_to; i++) {
+        visible_range(ranges, p, &s, i + s.offset, &lo, &hi);
+        pairs += (double)(hi - lo);
+    }
+    return pairs;
+}
+
+static double visible_pairs(const attn_params *p)
+{
+    const range_list ranges = ranges_of(p);
+    const int64_t kinds = kinds_of(p);
+    double pairs = 0;
+    int64_t b;
+    for (b = 0; b < kinds; b++)
+        pairs += sequence_pairs(&ranges, p, b);
+    return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }
 
 /* src/overlap.c - overlap: whether what a call writes shares a byte with anything else of the call.
@@ -4945,6 +5415,10 @@ static const pair_rule pair_rules[] = {
     TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
     TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
     TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
+    NUMBER_ALONE(recent.ring, recent.keys, " is set, but recent.keys is 0"),
+    ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
+    ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),
+    NUMBER_ALONE(recent.num_entries, recent.entries, " is set, but recent.entries is NULL"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
@@ -4987,6 +5461,8 @@ static attn_status check_settings(const attn_params *p, text *why)
           " must be 8 for i8 when k_scales is given" },
         { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
           " must be 8 for i8 when v_scales is given" },
+        { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
+          " is set, but recent.ring, the rows of its k and v, is 0" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
         { p->window_right < -1, "window_right", p->window_right,
           " must be -1 (unbounded) or more" },
@@ -5041,6 +5517,10 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
+    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || p->logits.data))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
+                         p->logits.data ? " is set: logits need one version of each key"
+                                        : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
     if (p->impl == ATTN_IMPL_NAIVE)
@@ -5176,7 +5656,45 @@ static attn_status check_tensors(const attn_params *p, text *why)
         return bad(why, ATTN_ERR_ARG, "k.data is NULL");
     if (has_keys && wants_values(p) && !p->v.data)
         return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    if (has_keys && p->recent.keys && !p->recent.k.data)
+        return bad(why, ATTN_ERR_ARG, "recent.k.data is NULL");
+    if (has_keys && p->recent.keys && wants_values(p) && !p->recent.v.data)
+        return bad(why, ATTN_ERR_ARG, "recent.v.data is NULL");
     return ATTN_OK;
+}
+
+/* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
+ * from it. */
+COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
+                                   const sequence *s, text *why)
+{
+    const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
+    const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
+    int64_t lo, hi, first;
+    visible_range(ranges, p, s, s->row_from + s->offset, &lo, &hi);
+    first = s->key_base + min64(max64(lo, recent_from(p, s->row_from + s->offset)), s->kv_len);
+    if (s->row_from == s->row_to || begin <= first)
+        return ATTN_OK;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "recent: the first row of sequence b (#) reads keys n from # on, but the "
+                       "ring, of # rows, has those from # on",
+                       NUMBERS(s->b, first, p->recent.ring, begin));
+}
+
+/* check_recent wants each sequence to have an entry and what it reads of it. */
+COLD static attn_status check_recent(const attn_params *p, text *why)
+{
+    const range_list ranges = ranges_of(p);
+    attn_status status = ATTN_OK;
+    int64_t b;
+    for (b = 0; p->recent.keys && b < p->batch && !status; b++) {
+        const int64_t entry = entry32(p->recent.entries, b, b);
+        const sequence s = sequence_of(p, b);
+        if (p->recent.entries && (entry < 0 || entry >= p->recent.num_entries))
+            return bad_limit(why, "recent.entries", b, entry, p->recent.num_entries - 1);
+        status = check_held(p, &ranges, &s, why);
+    }
+    return status;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -5292,8 +5810,8 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
-static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
-                                           check_tree, check_csr };
+static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
+                                           check_outputs, check_tree,      check_csr };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
@@ -5428,10 +5946,17 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
 
 /* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they
  * alias or do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
-static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
+static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 {
-    pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
-    pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
+    const attn_tensor *const x[VERSIONS] = { which == KEYS ? &p->k : &p->v,
+                                             which == KEYS ? &p->recent.k : &p->recent.v };
+    int version;
+    for (version = 0; version < VERSIONS; version++)
+        pl->in_place[version][which] =
+            x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
+    pl->pitch[which] = 0;
+    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+        pl->pitch[which] = pitch_of(dim);
 }
 
 static int has_copies(const plan *pl)
@@ -5445,7 +5970,9 @@ static void plan_row_tile(const problem *pr, plan *pl)
     pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
-    pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->qt = pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
+        pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
@@ -5458,7 +5985,7 @@ static void plan_slot(const problem *pr, plan *pl)
     /* There is one more where a tile begins inside a block. */
     const int64_t blocks = keys / ATTN_BLOCK + 1;
     /* At worst each key is a run, and each row where a mask or a bias is asked for. */
-    const int64_t run_count = 2 + max64(rows, is_scattered(p) ? keys : 0);
+    const int64_t run_count = 2 + max64(rows, is_scattered(p) || p->recent.keys ? keys : 0);
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -5532,16 +6059,18 @@ static int wants_split(const problem *pr, const plan *pl)
            work >= pl->tuning.split_work;
 }
 
-/* plan_chunk lays out the memory of a chunk that is divided. */
-static void plan_chunk(plan *pl)
+/* plan_chunk lays out the memory of a chunk that is divided: its tiles of each version. */
+static void plan_chunk(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
+    const int64_t versions = versions_of(&pr->p), keys = ATTN_CHUNK * versions;
+    const int64_t blocks = CHUNK_BLOCKS * versions;
     int64_t at = 0;
-    sp->s = place(&at, (int64_t)ATTN_CHUNK * pl->rows, sizeof(float));
-    sp->alpha = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
-    sp->high = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
-    sp->blocks = place(&at, CHUNK_BLOCKS, sizeof(block));
-    sp->counts = place(&at, CHUNK_BLOCKS, sizeof(int));
+    sp->s = place(&at, keys * pl->rows, sizeof(float));
+    sp->alpha = place(&at, blocks * pl->rows, sizeof(float));
+    sp->high = place(&at, blocks * pl->rows, sizeof(float));
+    sp->blocks = place(&at, blocks, sizeof(block));
+    sp->counts = place(&at, blocks, sizeof(int));
     sp->chunk_bytes = at;
 }
 
@@ -5572,7 +6101,7 @@ static void plan_inside(const problem *pr, plan *pl)
     const int64_t least = max64(ATTN_BLOCK, storages[pr->p.v.dtype].unit);
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
-    sp->tiles = ATTN_CHUNK / pl->keys;
+    sp->tiles = ATTN_CHUNK / pl->keys * versions_of(&pr->p);
     sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), least) * least;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
@@ -5607,7 +6136,7 @@ static void plan_split(const problem *pr, plan *pl)
     room = bytes / split_rows(pl);
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
-    plan_chunk(pl);
+    plan_chunk(pr, pl);
     if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
@@ -5706,8 +6235,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
-    plan_copy(p, pl, KEYS, &p->k, p->head_dim);
-    plan_copy(p, pl, VALUES, &p->v, p->head_dim_v);
+    plan_copy(p, pl, KEYS, p->head_dim);
+    plan_copy(p, pl, VALUES, p->head_dim_v);
     pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
 }
 
@@ -5763,422 +6292,6 @@ ATTN_API int attn_dropout_keep(uint64_t seed, float dropout_p, const attn_pair *
     begin_philox(&d, seed);
     philox(&d, 1, &c0, &c1, &c2, &c3);
     return c0 >= (uint32_t)((double)dropout_p * 4294967296.0);
-}
-
-/* src/masks.c - masks: which keys a query row sees.
- *
- * Two kinds of rule decide whether query row i sees key j: some leave an interval of keys to a row
- * (`range`), and the loops never step outside it; the others must be asked pair by pair (`row`). A key
- * is visible if all active rules say so.
- */
-
-/* A key_row is a row that is asked about keys j0 to j0+n-1. */
-typedef struct key_row {
-    const attn_params *p;
-    const sequence *s;
-    const lane *at;
-    const attn_kernels *kernels;
-    int64_t j0;
-    int n;
-    /* Bit k % 32 of alive[k / 32 * apart] tells whether key j0 + k is visible. Bits behind n are 0. */
-    uint32_t *alive;
-    int apart;
-} key_row;
-
-typedef struct mask_rule {
-    member on;                      /* The rule is active where this field is set. */
-    range_fn range;                 /* NULL means that the rule is no interval. */
-    void (*row)(const key_row *of); /* row clears the bits of keys that are hidden. */
-    /* tile gives the attn_tile_class of a rectangle quickly; NULL means always PARTIAL. */
-    int (*tile)(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n);
-    /* No row of the rectangle sees keys from j to before the result; NULL means always j. */
-    int64_t (*next)(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                    int64_t end);
-} mask_rule;
-
-/* bits_below gives the lowest n bits: none below 0, all of a word from 32 on. */
-static uint32_t bits_below(int n)
-{
-    return n <= 0 ? 0 : n < ATTN_ALIVE_BITS ? (UINT32_C(1) << n) - 1 : UINT32_MAX;
-}
-
-static uint32_t bits_between(int from, int to)
-{
-    return bits_below(to) & ~bits_below(from);
-}
-
-/* word_of gives the word with key k of the row. */
-static uint32_t *word_of(const key_row *of, int k)
-{
-    return &of->alive[k / ATTN_ALIVE_BITS * of->apart];
-}
-
-/* keep_if hides key k of the row unless it is visible by one more rule. */
-static void keep_if(const key_row *of, int k, int visible)
-{
-    *word_of(of, k) &= ~((uint32_t)!visible << k % ATTN_ALIVE_BITS);
-}
-
-/* hide_between hides keys `from` to `to`-1 of the row. */
-static void hide_between(const key_row *of, int from, int to)
-{
-    int k = from / ATTN_ALIVE_BITS * ATTN_ALIVE_BITS;
-    for (; k < to; k += ATTN_ALIVE_BITS)
-        *word_of(of, k) &= ~bits_between(from - k, to - k);
-}
-
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a >= 0 ? a / b : -((b - 1 - a) / b);
-}
-
-static void causal_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                         int64_t *hi)
-{
-    (void)p;
-    (void)lo;
-    *hi = min64(*hi, max64(pos + 1, s->prefix));
-}
-
-static void window_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                         int64_t *hi)
-{
-    (void)s;
-    if (p->window_left >= 0)
-        *lo = max64(*lo, pos - p->window_left);
-    if (p->window_right >= 0)
-        *hi = min64(*hi, pos + p->window_right + 1);
-}
-
-static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
-                          int64_t *hi)
-{
-    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
-    *lo = max64(*lo, begin);
-    *hi = min64(*hi, begin + p->chunk_size);
-}
-
-static const int32_t *query_ids(const attn_params *p, const sequence *s)
-{
-    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
-}
-
-static const int32_t *key_ids(const attn_params *p, const sequence *s)
-{
-    return p->kv_segments + s->column +
-           (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
-}
-
-static void segments_row(const key_row *of)
-{
-    const int32_t own = query_ids(of->p, of->s)[of->at->i];
-    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
-    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
-}
-
-/* An id_span is the ids from the least to the largest of some rows or keys. */
-typedef struct id_span {
-    int32_t least, most;
-} id_span;
-
-OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
-{
-    id_span found = { ids[from], ids[from] };
-    for (from++; from < to; from++) {
-        found.least = ids[from] < found.least ? ids[from] : found.least;
-        found.most = ids[from] > found.most ? ids[from] : found.most;
-    }
-    return found;
-}
-
-/* Documents follow each other, so that spans tell most tiles: those outside the document of their
- * rows, and those inside it. */
-static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
-    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
-    if (rows.most < keys.least || keys.most < rows.least)
-        return ATTN_TILE_EMPTY;
-    return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
-}
-
-static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                             int64_t end)
-{
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
-    const int32_t *const kv = key_ids(p, s);
-    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
-        j++;
-    return j;
-}
-
-/* Parents precede their children, so that one walk up from the query meets its ancestors in
- * descending order, as the keys are visited. */
-static void tree_row(const key_row *of)
-{
-    const attn_params *p = of->p;
-    const sequence *s = of->s;
-    const int32_t *parents = p->tree_parents + (p->cu_seqlens_q ? s->q_row : s->b * p->tree_stride);
-    const int64_t first_node = s->kv_len - s->q_len;
-    int64_t ancestor = of->at->i;
-    int k;
-    for (k = of->n - 1; k >= 0 && of->j0 + k >= first_node; k--) {
-        const int64_t node = of->j0 + k - first_node;
-        while (ancestor > node)
-            ancestor = parents[ancestor];
-        keep_if(of, k, ancestor == node);
-    }
-}
-
-static int tree_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    (void)p;
-    (void)at;
-    return j0 + n <= s->kv_len - s->q_len ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
-}
-
-/* mask_at tells where a mask has the first key of the row. */
-static int64_t mask_at(const attn_mask *m, const key_row *of)
-{
-    const sequence *s = of->s;
-    return s->b * m->stride_batch + of->at->head * m->stride_head + of->at->i * m->stride_q +
-           (s->column + of->j0) * m->stride_kv;
-}
-
-static void bool_row(const key_row *of)
-{
-    const attn_mask *m = &of->p->bool_mask;
-    const uint8_t *data = m->data + mask_at(m, of);
-    const int invert = m->invert != 0;
-    int k;
-    if (m->stride_kv == 1) {
-        of->kernels->hide_bytes(of->alive, of->apart, data, of->n, invert);
-        return;
-    }
-    for (k = 0; k < of->n; k++)
-        keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
-}
-
-static int bit_of(const uint8_t *bits, int64_t index)
-{
-    const int64_t byte = floor_div(index, 8);
-    return bits[byte] >> (index - byte * 8) & 1;
-}
-
-/* some_bits gives `count` bits, at most 32, from bit `shift` of the first byte on, and anything above
- * them. A byte without one of them is not read. */
-static uint32_t some_bits(const uint8_t *bits, int shift, int count)
-{
-    uint32_t word = 0;
-    int i;
-    if (count == ATTN_ALIVE_BITS) {
-        word = bits[0] | (uint32_t)bits[1] << 8 | (uint32_t)bits[2] << 16 | (uint32_t)bits[3] << 24;
-        return shift ? word >> shift | (uint32_t)bits[4] << (ATTN_ALIVE_BITS - shift) : word;
-    }
-    for (i = 0; i < count; i++)
-        word |= (uint32_t)bit_of(bits, shift + i) << i;
-    return word;
-}
-
-static void bits_row(const key_row *of)
-{
-    const attn_mask *m = &of->p->bit_mask;
-    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
-    const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
-    const uint32_t flip = invert ? UINT32_MAX : 0;
-    int k;
-    if (m->stride_kv == 1) {
-        for (k = 0; k < n; k += ATTN_ALIVE_BITS)
-            *word_of(of, k) &=
-                flip ^ some_bits(m->data + byte + k / 8, shift, (int)min64(n - k, ATTN_ALIVE_BITS));
-        return;
-    }
-    for (k = 0; k < n; k++)
-        keep_if(of, k, bit_of(m->data, first + k * m->stride_kv) != invert);
-}
-
-/* bitmap_first finds the first visible cell of column..end-1, or end; it skips empty bytes. */
-static int64_t bitmap_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
-                            int64_t column, int64_t end)
-{
-    const int64_t at = b * m->stride_batch + head * m->stride_head + row * m->stride_row;
-    while (column < end && !bit_of(m->bitmap, at + column))
-        column += (at + column) % 8 == 0 && !m->bitmap[floor_div(at + column, 8)] ? 8 : 1;
-    return min64(column, end);
-}
-
-/* csr_first finds it by a binary search in the row's ascending columns. */
-static int64_t csr_first(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
-                         int64_t column, int64_t end)
-{
-    const int32_t *offsets =
-        m->row_offsets + b * m->csr_stride_batch + head * m->csr_stride_head + row;
-    int64_t lo = offsets[0], hi = offsets[1];
-    while (lo < hi) {
-        const int64_t middle = lo + (hi - lo) / 2;
-        if (m->columns[middle] < column)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    return lo < offsets[1] ? min64(m->columns[lo], end) : end;
-}
-
-static int64_t first_cell(const attn_block_mask *m, int64_t b, int64_t head, int64_t row,
-                          int64_t column, int64_t end)
-{
-    return m->bitmap ? bitmap_first(m, b, head, row, column, end)
-                     : csr_first(m, b, head, row, column, end);
-}
-
-/* cells_row takes one look-up a cell and not a key. */
-static void cells_row(const key_row *of)
-{
-    const attn_block_mask *m = &of->p->block_mask;
-    const int64_t size = m->block_k, row = of->at->i / m->block_q;
-    int from = 0, to;
-    for (; from < of->n; from = to) {
-        const int64_t column = (of->j0 + from) / size;
-        to = (int)min64(of->n, (column + 1) * size - of->j0);
-        if (first_cell(m, of->s->b, of->at->head, row, column, column + 1) != column)
-            hide_between(of, from, to);
-    }
-}
-
-static int cells_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    const attn_block_mask *m = &p->block_mask;
-    int64_t head, row, column, seen = 0, all = 0;
-    for (head = at->head_begin; head < at->head_end; head++)
-        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
-            for (column = j0 / m->block_k; column <= (j0 + n - 1) / m->block_k; column++) {
-                seen += first_cell(m, s->b, head, row, column, column + 1) == column;
-                all++;
-            }
-    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
-}
-
-static int64_t cells_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
-                          int64_t end)
-{
-    const attn_block_mask *m = &p->block_mask;
-    const int64_t from = j / m->block_k;
-    int64_t column = ceil_div(end, m->block_k), head, row;
-    for (head = at->head_begin; head < at->head_end; head++)
-        for (row = at->i_begin / m->block_q; row <= (at->i_end - 1) / m->block_q; row++)
-            column = first_cell(m, s->b, head, row, from, column);
-    return min64(end, max64(j, column * m->block_k));
-}
-
-static void callback_row(const key_row *of)
-{
-    const attn_params *p = of->p;
-    int k;
-    for (k = 0; k < of->n; k++) {
-        if (*word_of(of, k) >> k % ATTN_ALIVE_BITS & 1) {
-            const attn_pair pair = pair_of(of->s, of->at, of->j0 + k);
-            keep_if(of, k, p->mask(p->callback_user, &pair) != 0);
-        }
-    }
-}
-
-static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
-{
-    const attn_rect rect = { s->b, at->head_begin, at->head_end, at->i_begin, at->i_end,
-                             j0,   j0 + n,         s->offset,    s->key_base };
-    int answer;
-    if (!p->mask_tile)
-        return ATTN_TILE_PARTIAL;
-    answer = p->mask_tile(p->callback_user, &rect);
-    return answer == ATTN_TILE_EMPTY || answer == ATTN_TILE_FULL ? answer : ATTN_TILE_PARTIAL;
-}
-
-/* Cheap rules come first: no other is asked about a tile that the `tile` of one finds empty. */
-static const mask_rule mask_rules[] = {
-    { MEMBER(causal), .range = causal_range },
-    { MEMBER(window), .range = window_range },
-    { MEMBER(chunk_size), .range = chunked_range },
-    { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
-    { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
-    { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
-    { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
-    { MEMBER(bool_mask.data), .row = bool_row },
-    { MEMBER(bit_mask.data), .row = bits_row },
-    { MEMBER(mask), NULL, callback_row, callback_tile, NULL },
-};
-
-/* A rule_list is the `row` of each rule that decides about a tile. */
-typedef struct rule_list {
-    int n;
-    void (*at[COUNT_OF(mask_rules)])(const key_row *of);
-} rule_list;
-
-/* asks_pairs tells whether a rule is on that is no interval. */
-static int asks_pairs(const attn_params *p)
-{
-    int m = 0;
-    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
-        m++;
-    return m < COUNT_OF(mask_rules);
-}
-
-static range_list ranges_of(const attn_params *p)
-{
-    range_list ranges = { 0, { NULL } };
-    int m;
-    for (m = 0; m < COUNT_OF(mask_rules); m++)
-        if (mask_rules[m].range && is_set(p, mask_rules[m].on)) {
-            ATTN_ASSERT(ranges.n < COUNT_OF(ranges.at));
-            ranges.at[ranges.n++] = mask_rules[m].range;
-        }
-    return ranges;
-}
-
-/* plan_masks notes which masks are on, so that rows and tiles need not ask. */
-static void plan_masks(const attn_params *p, plan *pl)
-{
-    pl->by_pair = asks_pairs(p);
-    pl->ranges = ranges_of(p);
-}
-
-/* Keys *lo..*hi-1 are what the lengths and all range rules leave to a query at pos. */
-static void visible_range(const range_list *ranges, const attn_params *p, const sequence *s,
-                          int64_t pos, int64_t *lo, int64_t *hi)
-{
-    int i;
-    *lo = s->key_from;
-    *hi = s->key_to;
-    for (i = 0; i < ranges->n; i++)
-        ranges->at[i](p, s, pos, lo, hi);
-    if (*hi < *lo)
-        *hi = *lo;
-}
-
-/* ---- pairs that are visible */
-
-static double sequence_pairs(const range_list *ranges, const attn_params *p, int64_t b)
-{
-    const sequence s = sequence_of(p, b);
-    double pairs = 0;
-    int64_t i, lo, hi;
-    if (ranges->n == 0)
-        return (double)(s.row_to - s.row_from) * (double)(s.key_to - s.key_from);
-    for (i = s.row_from; i < s.row_to; i++) {
-        visible_range(ranges, p, &s, i + s.offset, &lo, &hi);
-        pairs += (double)(hi - lo);
-    }
-    return pairs;
-}
-
-static double visible_pairs(const attn_params *p)
-{
-    const range_list ranges = ranges_of(p);
-    const int64_t kinds = kinds_of(p);
-    double pairs = 0;
-    int64_t b;
-    for (b = 0; b < kinds; b++)
-        pairs += sequence_pairs(&ranges, p, b);
-    return pairs * (double)(kinds < p->batch ? p->batch : 1) * (double)p->num_heads_q;
 }
 
 /* src/rotate.c - rotation of rows, which spreads outliers before K and V are quantised.
@@ -6288,6 +6401,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
+    t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
@@ -6306,7 +6420,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
-    l->lo = l->hi = 0;
+    l->lo = l->hi = l->cut = 0;
     if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
@@ -6320,6 +6434,18 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
+    l->cut = max64(l->lo, min64(recent_from(p, l->pos), l->hi));
+}
+
+/* seen_from and seen_to give the keys of a version that the ranges leave to a lane. */
+static int64_t seen_from(const lane *l, int version)
+{
+    return version == STORED ? l->lo : l->cut;
+}
+
+static int64_t seen_to(const lane *l, int version)
+{
+    return version == STORED ? l->cut : l->hi;
 }
 
 static void widen_lanes(attn_lanes *lanes, int r)
@@ -6349,32 +6475,18 @@ static const float *scales_at(const attn_scales *x, int64_t entry, int64_t kv_he
            column * x->stride_dim;
 }
 
-/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
-static void scale_query(const tile *t, float *row)
-{
-    const attn_scales *x = &t->pr->p.k_scales;
-    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
-    int64_t d;
-    for (d = 0; d < t->pr->p.head_dim; d++)
-        row[d] = row[d] * scale[d * x->stride_dim];
-}
-
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
-    const int rotated = t->pr->p.rotated & ATTN_ROTATED_K, scaled = scales_queries(&t->pr->p);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    if (!rotated && !scaled)
+    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
         return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
     load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
-    if (rotated)
-        rotate_row(space, dim);
-    if (scaled)
-        scale_query(t, space);
+    rotate_row(space, dim);
     return space;
 }
 
@@ -6401,12 +6513,25 @@ static void set_lanes(tile *t, const row_choice *choice)
     }
 }
 
+/* widen_span makes *to hold keys lo to hi-1 of one more lane. */
+static void widen_span(key_span *to, int64_t lo, int64_t hi)
+{
+    to->all_from = max64(to->all_from, lo);
+    to->all_to = min64(to->all_to, hi);
+    if (lo >= hi)
+        return;
+    to->lo = to->lo == to->hi ? lo : min64(to->lo, lo);
+    to->hi = max64(to->hi, hi);
+}
+
 /* survey_lanes notes what the used lanes have together. */
 static void survey_lanes(tile *t)
 {
-    int64_t lo = 0, hi = 0, all_from = 0, all_to = INT64_MAX;
+    static const key_span none = { 0, 0, 0, INT64_MAX };
+    key_span all = none;
     int r, used = 0;
     t->span.begin = t->span.end = 0;
+    t->spans[STORED] = t->spans[RECENT] = none;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         if (!l->used)
@@ -6415,22 +6540,18 @@ static void survey_lanes(tile *t)
             widen_hull(&t->hull, l, used == 0);
         widen_lanes(&t->span, r);
         used++;
-        all_from = max64(all_from, l->lo);
-        all_to = min64(all_to, l->hi);
-        if (l->lo >= l->hi)
-            continue;
-        lo = lo == hi ? l->lo : min64(lo, l->lo);
-        hi = max64(hi, l->hi);
+        widen_span(&all, l->lo, l->hi);
+        widen_span(&t->spans[STORED], l->lo, l->cut);
+        widen_span(&t->spans[RECENT], l->cut, l->hi);
     }
     t->used = used;
-    t->lo = lo, t->hi = hi;
-    t->all_from = all_from, t->all_to = all_to;
+    t->lo = all.lo, t->hi = all.hi;
 }
 
-/* pack_queries packs the queries; lanes without one share a row of zeros. */
-static void pack_queries(tile *t)
+/* pack_queries packs the queries by one of the kernels; lanes without one share a row of zeros. */
+static void pack_queries(const tile *t, float *qt,
+                         void (*pack)(float *qt, const float *const *q, int64_t head_dim))
 {
-    const attn_kernels *kernels = t->pl->kernels;
     const int64_t dim = t->pr->p.head_dim;
     const float *zeros = NULL;
     int r;
@@ -6441,26 +6562,50 @@ static void pack_queries(tile *t)
             zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
         t->row_in[r] = zeros;
     }
-    if (t->pr->p.integer)
-        kernels->pack_units(t->qt, t->row_in, dim);
-    else
-        kernels->pack(t->qt, t->row_in, dim);
+    pack(qt, t->row_in, dim);
+}
+
+/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
+static void scale_query(const tile *t, float *to, const float *row)
+{
+    const attn_scales *x = &t->pr->p.k_scales;
+    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
+    int64_t d;
+    for (d = 0; d < t->pr->p.head_dim; d++)
+        to[d] = row[d] * scale[d * x->stride_dim];
 }
 
 /* round_queries makes the queries whole numbers on the stage, where some lie already. */
 static void round_queries(tile *t)
 {
-    const int rows = t->pl->rows;
+    const int rows = t->pl->rows, scaled = scales_queries(&t->pr->p);
     const int64_t dim = t->pr->p.head_dim;
     int64_t d;
     int r;
     for (r = 0; r < rows; r++) {
         float *const to = t->stage + r * dim;
+        if (scaled && t->row_in[r]) {
+            scale_query(t, to, t->row_in[r]);
+            t->row_in[r] = to;
+        }
         for (d = 0; d < dim; d += UNIT)
             t->scales[d / UNIT * rows + r] =
                 t->row_in[r] ? round_unit(to + d, t->row_in[r] + d) : 0.0f;
         t->row_in[r] = t->row_in[r] ? to : NULL;
     }
+}
+
+/* pack_tile packs the queries for each version of the keys. */
+static void pack_tile(tile *t)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const attn_params *p = &t->pr->p;
+    if (!p->integer || p->recent.keys)
+        pack_queries(t, t->qt, kernels->pack);
+    if (!p->integer)
+        return;
+    round_queries(t);
+    pack_queries(t, t->qt_units, kernels->pack_units);
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
@@ -6471,10 +6616,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->columns = t->pr->p.head_dim_v;
     set_lanes(t, choice);
     survey_lanes(t);
-    if (t->used && t->pr->p.integer)
-        round_queries(t);
     if (t->used)
-        pack_queries(t);
+        pack_tile(t);
     return t->used;
 }
 
@@ -6491,9 +6634,33 @@ static int are_few(const attn_kernels *kernels, attn_lanes lanes)
     return attn_lane_count(lanes) <= kernels->few;
 }
 
+/* key_tensor gives K or V in the version that is read at the moment. */
 static const attn_tensor *key_tensor(const tile *t, int which)
 {
-    return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+    const attn_params *p = &t->pr->p;
+    if (t->version == RECENT)
+        return which == KEYS ? &p->recent.k : &p->recent.v;
+    return which == KEYS ? &p->k : &p->v;
+}
+
+/* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
+OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
+{
+    return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
+}
+
+OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
+{
+    if (t->version == RECENT)
+        next_recent_place(&t->pr->p, at);
+    else
+        next_place(&t->pr->p, &t->s, at);
+}
+
+/* in_units tells whether keys are read as whole numbers. */
+static int in_units(const tile *t)
+{
+    return t->pr->p.integer && t->version == STORED;
 }
 
 /* row_of gives that row of K or of the columns of V. */
@@ -6523,7 +6690,7 @@ static void widen_row(const tile *t, int which, float *to, const char *row, cons
 {
     const int dtype = key_tensor(t, which)->dtype;
     const int64_t dim = row_dim(t, which);
-    if (which == KEYS && t->pr->p.integer)
+    if (which == KEYS && in_units(t))
         storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
     else if (has_scales(dtype))
         t->pl->kernels->widen_i8(
@@ -6541,12 +6708,12 @@ static void copy_rows(tile *t, int which, int64_t j)
     const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
-    key_place at = key_at(&t->pr->p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     const char *row = row_of(t, which, &at);
     int r;
     for (r = from; r < end; r++, row += stride, next_row(&at)) {
         if (at.left == 0) {
-            next_place(&t->pr->p, &t->s, &at);
+            next_tile_place(t, &at);
             row = row_of(t, which, &at);
         }
         widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
@@ -6571,9 +6738,9 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 {
     const attn_tensor *x = key_tensor(t, which);
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     *stride = x->stride_seq;
-    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[which] || few_values))
+    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[t->version][which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
@@ -6584,7 +6751,7 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
 {
     const attn_tensor *k = &t->pr->p.k;
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     const int64_t pitch = t->pl->pitch[KEYS];
     attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
     list[0] = list[1] = row_of(t, KEYS, &at);
@@ -6603,15 +6770,16 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 {
     const attn_params *p = &t->pr->p;
     const attn_tensor *x = key_tensor(t, which);
-    key_place at = key_at(p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     int64_t run = min64(n, at.left), left, count = 0;
+    const int paged = t->version == STORED && p->kv_rows.page_size;
     int even = 1;
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         paged ? p->kv_rows.page_size : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
-        next_place(p, &t->s, &at);
+        next_tile_place(t, &at);
         run = min64(left, at.left);
         even &= run == min64(left, runs->each);
         list[count++] = row_of(t, which, &at);
@@ -6631,7 +6799,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
-    if (n % ATTN_BLOCK || (floats && !pl->in_place[which]))
+    if (n % ATTN_BLOCK || (floats && !pl->in_place[t->version][which]))
         return 0;
     return list_runs(t, which, j, n, t->operand_runs, runs) &&
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));
@@ -6642,7 +6810,8 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
 /* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
-    return t->all_from <= j0 && t->all_to >= j0 + n;
+    const key_span *seen = &t->spans[t->version];
+    return seen->all_from <= j0 && seen->all_to >= j0 + n;
 }
 
 static int range_class(const tile *t, int64_t j0, int n)
@@ -6654,8 +6823,8 @@ static int range_class(const tile *t, int64_t j0, int n)
         const lane *l = &t->lanes[r];
         if (!l->used)
             continue;
-        full &= l->lo <= j0 && l->hi >= j0 + n;
-        any |= l->lo < j0 + n && l->hi > j0;
+        full &= seen_from(l, t->version) <= j0 && seen_to(l, t->version) >= j0 + n;
+        any |= seen_from(l, t->version) < j0 + n && seen_to(l, t->version) > j0;
     }
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
@@ -6665,8 +6834,8 @@ static int range_class(const tile *t, int64_t j0, int n)
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
-    *begin = l->used ? (int)min64(n, max64(0, l->lo - j0)) : 0;
-    *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
+    *begin = l->used ? (int)min64(n, max64(0, seen_from(l, t->version) - j0)) : 0;
+    *end = l->used ? (int)min64(n, max64(0, seen_to(l, t->version) - j0)) : 0;
 }
 
 /* show_all makes n keys visible to all lanes. */
@@ -6741,9 +6910,11 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     int r;
     if (all_see(t, j0, n))
         return t->span;
-    for (r = t->span.begin; r < t->span.end; r++)
-        if (t->lanes[r].used && t->lanes[r].lo < j0 + n && t->lanes[r].hi > j0)
+    for (r = t->span.begin; r < t->span.end; r++) {
+        const lane *l = &t->lanes[r];
+        if (l->used && seen_from(l, t->version) < j0 + n && seen_to(l, t->version) > j0)
             widen_lanes(&lanes, r);
+    }
     return lanes;
 }
 
@@ -6967,7 +7138,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
     attn_product product = { .to = s,
-                             .by = t->qt,
+                             .by = in_units(t) ? t->qt_units : t->qt,
                              .runs = &runs,
                              .n = n,
                              .dim = p->head_dim,
@@ -6980,8 +7151,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     product.lanes = lanes;
     product.scales = t->scales;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        (p->integer ? kernels->qk_units_runs : kernels->qk_runs)(&product);
-    } else if (p->integer) {
+        (in_units(t) ? kernels->qk_units_runs : kernels->qk_runs)(&product);
+    } else if (in_units(t)) {
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
@@ -7518,7 +7689,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     set_blocks(t, j0, n);
     add_blocks(t, j0, class, leads && values);
     if (values) {
-        const int64_t end = min64(next + t->pl->keys, t->hi);
+        const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
         attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair);
         if (t->pr->drop_below)
             drop_keys(t, t->s_tile, j0, n);
@@ -7526,15 +7697,28 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     }
 }
 
-/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
+/* narrow_to_version has a version read from now on, and narrows *from..*to-1 to what is seen of it. */
+static void narrow_to_version(tile *t, int version, int64_t *from, int64_t *to)
+{
+    t->version = version;
+    *from = max64(*from, t->spans[version].lo);
+    *to = min64(*to, t->spans[version].hi);
+}
+
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles: first those pairs
+ * that read what is stored, then those that read p.recent. To the other pairs each visit does nothing. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
-    int g;
-    open_keys(tiles[0], j0, (int)(end - j0));
-    for (g = 0; g < count; g++) {
-        const int64_t from = max64(j0, tiles[g]->lo), to = min64(end, tiles[g]->hi);
-        if (from < to)
-            add_keys(tiles[g], from, (int)(to - from), values);
+    const int versions = versions_of(&tiles[0]->pr->p);
+    int version, g;
+    for (version = 0; version < versions; version++) {
+        open_keys(tiles[0], j0, (int)(end - j0));
+        for (g = 0; g < count; g++) {
+            int64_t from = j0, to = min64(end, tiles[g]->hi);
+            narrow_to_version(tiles[g], version, &from, &to);
+            if (from < to)
+                add_keys(tiles[g], from, (int)(to - from), values);
+        }
     }
 }
 
@@ -7747,19 +7931,22 @@ typedef struct cut {
     float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. */
+/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. Where there
+ * are two versions of keys they take turns. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
     const split *sp = &pl->split;
+    const int versions = versions_of(&c->pr.p);
     const int64_t first = (int64_t)k * pl->keys;
     char *chunk = (char *)c->shared + row * sp->bytes + sp->states_bytes + x * sp->chunk_bytes;
     int64_t node, from, to, j0;
     if (!part_keys(t, sp->parts - sp->inside + x, &node, &from, &to))
         return 0;
-    j0 = node * ATTN_CHUNK - t->s.key_base + first;
+    j0 = node * ATTN_CHUNK - t->s.key_base + k / versions * pl->keys;
     at->from = max64(from, j0);
     at->to = min64(to, j0 + pl->keys);
+    narrow_to_version(t, k % versions, &at->from, &at->to);
     at->count = (int *)(void *)(chunk + sp->counts) + k;
     at->high = (float *)(void *)(chunk + sp->high) + first / ATTN_BLOCK * pl->rows;
     t->s_tile = (float *)(void *)(chunk + sp->s) + first * pl->rows;
@@ -7942,7 +8129,7 @@ static void value_item(const call *c, char *slot, int64_t index)
         t->columns = min64(sp->columns, c->pr.p.head_dim_v - t->column);
     }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
-        const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
+        const int64_t end = k < last ? min64(at.to + c->pl.keys, t->spans[t->version].hi) : 0;
         attn_ahead next;
         if (t->block_count == 0) /* It may lie before key 0. */
             continue;
@@ -8040,16 +8227,29 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
+/* stored_keys counts the first keys that every row reads as they are stored, which entries share. */
+OWN_FRAME static int64_t stored_keys(const attn_params *p)
+{
+    const int64_t kinds = kinds_of(p);
+    int64_t b, keys = INT64_MAX;
+    for (b = 0; b < kinds; b++) {
+        const sequence s = sequence_of(p, b);
+        keys = s.q_len > 0 ? min64(keys, max64(recent_from(p, s.offset), 0)) : keys;
+    }
+    return keys;
+}
+
 /* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
  * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
-    int64_t base, keys = asked;
+    int64_t base, keys;
     *why = asked ? never_shared(pr) : NULL;
     if (*why || !asked || pr->size_query)
         return *why ? 0 : asked;
     base = sequence_of(&pr->p, 0).key_base;
+    keys = min64(asked, stored_keys(&pr->p));
     keys -= (base + keys) % ATTN_BLOCK;
     *why = keys < PREFIX_LEAST ? "it has fewer than 64 keys in whole blocks" : not_seen(pr, keys);
     return *why ? 0 : keys;
@@ -10387,6 +10587,24 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
+/* recent_of gives one layer of the recent rows of K or V: [sequence, head, row, dim]. */
+static attn_output recent_of(const attn_cache *c, int side, int64_t layer)
+{
+    const ptrdiff_t dim = (ptrdiff_t)(side == CACHE_K ? c->head_dim : c->head_dim_v);
+    const ptrdiff_t head = (ptrdiff_t)c->recent_rows * dim;
+    attn_output o = { c->recent_dtype, (ptrdiff_t)c->num_heads_kv * head, head, dim,
+                      side == CACHE_K ? c->recent_k : c->recent_v };
+    o.data = (char *)o.data + bytes_between(o.dtype, layer * c->num_sequences * o.stride_batch);
+    return o;
+}
+
+/* recent_rows_of counts the recent rows of K, or of V, of all layers. */
+static int64_t recent_rows_of(const attn_cache *c)
+{
+    const int64_t heads = times(times(c->num_layers, c->num_sequences), c->num_heads_kv);
+    return c->recent ? times(heads, c->recent_rows) : 0;
+}
+
 typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
@@ -10434,6 +10652,9 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(recent, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(recent_rows, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { DTYPE(recent_dtype, BY_ALL) },
     { LAYOUT },
     { VALUE(rotated, F_INT, BY_ALL, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
@@ -10450,17 +10671,21 @@ static const call_field state_fields[] = {
     { LIST(length, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(first_row, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(table, F_I32, BY_ALL, AXIS_BATCH, AXIS_PAGE) },
+    { LIST(recent_begin, F_I64, BY_ALL, AXIS_NONE, AXIS_RECENT) },
+    { LIST(recent_entries, F_I32, BY_ALL, AXIS_NONE, AXIS_RECENT) },
     { LIST(end, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(overwritten_below, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(uses, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
     { LIST(free_pages, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
     { LIST(desks, F_F32, BY_ALL, AXIS_BATCH, AXIS_ROW) },
+    { LIST(recent_k, F_STORED, BY_ALL, AXIS_RECENT_ROW, AXIS_CHOSEN), .dtype = AT(recent_dtype) },
+    { LIST(recent_v, F_STORED, BY_ALL, AXIS_RECENT_ROW, AXIS_STATS), .dtype = AT(recent_dtype) },
     { LIST(k.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM), .dtype = AT(k.dtype) },
     { LIST(v.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM_V), .dtype = AT(v.dtype) },
 };
 #undef AT
 
-enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
+enum { VIEW_ARRAYS = 6, STATE_ARRAYS = COUNT_OF(state_fields) };
 
 static int is_rotated(const attn_cache *c, int side)
 {
@@ -10494,6 +10719,17 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
 #define NO_SCALES                                                                                  \
     " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
     "number"
+static attn_status check_recent_fields(const attn_cache *c, text *why)
+{
+    if (!c->recent && (c->recent_rows || c->recent_dtype))
+        return bad_field(why, ATTN_ERR_ARG, c->recent_rows ? "recent_rows" : "recent_dtype",
+                         c->recent_rows ? c->recent_rows : c->recent_dtype,
+                         " is set, but recent is 0");
+    if (c->ring && c->recent > c->capacity)
+        return bad_numbers(why, ATTN_ERR_ARG, "recent (#) of a ring must be at most capacity (#)",
+                           NUMBERS(c->recent, c->capacity));
+    return ATTN_OK;
+}
 
 static attn_status check_fields(const attn_cache *c, text *why)
 {
@@ -10514,7 +10750,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
-    status = check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
+    status = check_recent_fields(c, why);
+    status = status ? status : check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
     status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
     return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
 }
@@ -10550,7 +10787,11 @@ static void resolve_cache(attn_cache *c)
     c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
     if (c->page_size && !c->num_pages)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
-    c->table = c->uses = c->free_pages = NULL;
+    if (c->recent)
+        c->recent_rows = min64(c->recent_rows ? c->recent_rows : c->recent + 255, c->rows);
+    c->table = c->uses = c->free_pages = c->recent_entries = NULL;
+    c->recent_begin = NULL;
+    c->recent_k = c->recent_v = NULL;
     c->desks = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
@@ -10631,6 +10872,10 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
                                      [AXIS_PAGE] = c->pages_per_sequence,
                                      [AXIS_ENTRY] = c->num_pages,
                                      [AXIS_ROW] = times(c->num_layers, desk_floats(c)),
+                                     [AXIS_RECENT] = c->recent ? c->num_sequences : 0,
+                                     [AXIS_RECENT_ROW] = recent_rows_of(c),
+                                     [AXIS_CHOSEN] = c->head_dim,
+                                     [AXIS_STATS] = c->head_dim_v,
                                      [AXIS_DIM] = c->k.data ? 0 : span_of(&k),
                                      [AXIS_DIM_V] = c->v.data ? 0 : span_of(&v) } };
     int64_t at = 0;
@@ -10702,6 +10947,9 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
     if (resolved->num_pages > INT32_MAX)
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
+    if (resolved->recent_rows < min64(resolved->recent, resolved->rows))
+        return bad_numbers(why, ATTN_ERR_ARG, "recent_rows (#) must be at least recent (#)",
+                           NUMBERS(c->recent_rows, c->recent));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
@@ -10750,6 +10998,10 @@ static void empty_cache(attn_cache *c)
     for (i = 0; i < c->num_sequences; i++) {
         c->begin[i] = c->end[i] = c->overwritten_below[i] = 0;
         c->length[i] = c->first_row[i] = 0;
+    }
+    for (i = 0; c->recent && i < c->num_sequences; i++) {
+        c->recent_begin[i] = 0;
+        c->recent_entries[i] = (int32_t)i;
     }
     for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
         c->table[i] = -1;
@@ -10811,6 +11063,18 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
+/* next_recent is next_run for recent rows. */
+static int next_recent(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
+{
+    run->number += run->rows;
+    if (run->number >= end)
+        return 0;
+    run->at.entry = q;
+    run->at.row = run->number % c->recent_rows;
+    run->rows = min64(c->recent_rows - run->at.row, end - run->number);
+    return 1;
+}
+
 /* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
@@ -10839,7 +11103,7 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
 }
 
 /* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
- * missed either. */
+ * missed either. The ring of recent rows keeps the last of those that it had and of new ones. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -10848,6 +11112,10 @@ static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
     c->end[q] = end;
     c->length[q] = (int32_t)(end - begin);
     c->first_row[q] = (int32_t)(begin % c->rows);
+    if (c->recent) {
+        const int64_t held = begin == end ? end : min64(c->recent_begin[q], end);
+        c->recent_begin[q] = max64(held, end - c->recent_rows);
+    }
 }
 
 static int32_t take_page(attn_cache *c)
@@ -11031,13 +11299,35 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
     return bad(why, status, rest);
 }
 
+/* keys_before counts the keys before its own that a row reads from the recent rows. */
+static int64_t keys_before(const attn_cache *c)
+{
+    const int windowed = c->ring && c->window_left;
+    if (!c->recent)
+        return 0;
+    return windowed ? min64(c->recent - 1, c->window_left) : c->recent - 1;
+}
+
+/* check_recent_room keeps a step from overwriting recent keys that its first row reads. */
+static attn_status check_recent_room(const attn_cache *c, const cache_part *part, text *why)
+{
+    const int64_t present = c->length[part->sequence];
+    const int64_t most = c->recent_rows - min64(keys_before(c), present);
+    if (!c->recent || part->count <= most)
+        return ATTN_OK;
+    bad_keys(c, part, ATTN_ERR_FULL, "", why);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "a ring of recent_rows (#) with recent (#) takes at most # in one step",
+                       NUMBERS(c->recent_rows, c->recent, most));
+}
+
 static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
 {
     const int64_t present = c->length[part->sequence];
     const int64_t longest = c->rows - min64(c->window_left, present);
     const int64_t values[] = { c->rows, c->window_left, longest };
     if (part->count <= (c->ring ? longest : c->capacity - present))
-        return ATTN_OK;
+        return check_recent_room(c, part, why);
     bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");
@@ -11271,33 +11561,31 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
-                     const cache_run *run)
+static void turn_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, const attn_output *to)
 {
     attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
     rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
-    rows.y = layer_of(c, CACHE_K, layer);
+    rows.y = *to;
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     apply_rope(s->rope, &rows);
 }
 
-static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
-                     const cache_run *run, int side)
+static void copy_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, int side, const attn_output *to)
 {
-    const attn_output o = layer_of(c, side, layer);
-    copy_heads(&o, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
+    copy_heads(to, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
                side_of(c, side).dim);
 }
 
-/* on_desk tells whether rows of a side go by way of a desk: they are centered or rotated, or turned and
- * then rounded to what apply_rope does not write. */
-static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
+/* on_desk tells whether rows of a side go by way of a desk to a type: they are centered or rotated, or
+ * turned and then rounded to what apply_rope does not write. */
+static int on_desk(const attn_cache *c, const attn_cache_step *s, int side, int dtype)
 {
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_centered(c, side) || is_rotated(c, side) ||
-           (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) || (is_k && s->rope && dtype > LAST_PLAIN);
 }
 
 /* finish_desk centers and rotates the row of all heads on a desk. */
@@ -11330,41 +11618,56 @@ static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s
 }
 
 static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
-                     cache_place from, const cache_run *run, int side)
+                     cache_place from, const cache_run *run, int side, const attn_output *to)
 {
     static const cache_place only = { 0, 0 };
     const int64_t dim = side_of(c, side).dim;
-    const attn_output desk = desk_of(c, layer, q, dim), to = layer_of(c, side, layer);
+    const attn_output desk = desk_of(c, layer, q, dim);
     const attn_tensor laid = as_tensor(&desk);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
         lay_row(c, layer, s, side, x, run->number + i, &desk);
-        copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
+        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
 }
 
-/* write_run writes a run of one side. */
+/* write_run writes a run of one side to where it is stored, or kept as recent. */
 static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                      const cache_part *part, const cache_run *run, int side)
+                      const cache_part *part, const cache_run *run, int side, const attn_output *to)
 {
     const cache_place from = row_in_step(c, part, run);
-    if (on_desk(c, s, side))
-        desk_run(c, layer, s, part->sequence, from, run, side);
+    if (on_desk(c, s, side, to->dtype))
+        desk_run(c, layer, s, part->sequence, from, run, side, to);
     else if (side == CACHE_K && s->rope)
-        turn_run(c, layer, s, from, run);
+        turn_run(c, s, from, run, to);
     else
-        copy_run(c, layer, s, from, run, side);
+        copy_run(c, s, from, run, side, to);
+}
+
+/* write_recent writes those keys of a part that its ring of recent rows keeps. */
+static void write_recent(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                         const cache_part *part, int side)
+{
+    const int64_t end = c->end[part->sequence];
+    const attn_output to = recent_of(c, side, layer);
+    cache_run run = { .number = end - min64(part->count, c->recent_rows) };
+    while (next_recent(c, part->sequence, end, &run))
+        write_run(c, layer, s, part, &run, side, &to);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
     const int64_t end = c->end[part->sequence];
-    cache_run run = { .number = end - part->count };
-    while (next_run(c, part->sequence, end, &run)) {
-        write_run(c, layer, s, part, &run, CACHE_K);
-        write_run(c, layer, s, part, &run, CACHE_V);
+    int side;
+    for (side = 0; side < CACHE_SIDES; side++) {
+        const attn_output to = layer_of(c, side, layer);
+        cache_run run = { .number = end - part->count };
+        while (next_run(c, part->sequence, end, &run))
+            write_run(c, layer, s, part, &run, side, &to);
+        if (c->recent)
+            write_recent(c, layer, s, part, side);
     }
 }
 
@@ -11481,6 +11784,19 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
                        values);
 }
 
+/* check_recent_kept refuses an end whose next row would read recent keys that are overwritten. */
+static attn_status check_recent_kept(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                                     text *why)
+{
+    const int64_t before = keys_before(c), least = before ? c->recent_begin[q] + before : 0;
+    if (!before || begin == end || end >= least || begin >= c->recent_begin[q])
+        return ATTN_OK;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "end (#) must be at least #: # keys before it are read from the ring of "
+                       "recent_rows (#), which has overwritten those below #",
+                       NUMBERS(end, least, before, c->recent_rows, c->recent_begin[q]));
+}
+
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
@@ -11490,6 +11806,7 @@ ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, in
     if (begin || end) { /* It is no new start. */
         status = status ? status : check_present(c, q, "begin", begin, "end", end, &why);
         status = status ? status : check_rollback(c, q, begin, end, &why);
+        status = status ? status : check_recent_kept(c, q, begin, end, &why);
     }
     if (status)
         return status;
@@ -11519,6 +11836,23 @@ static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
         copy_entry(c, run.at, to, run.rows);
 }
 
+/* copy_recent copies the recent rows, which have the same places in both sequences. */
+static void copy_recent(const attn_cache *c, int64_t from, int64_t to)
+{
+    int64_t layer;
+    int side;
+    for (layer = 0; layer < c->num_layers; layer++)
+        for (side = 0; side < CACHE_SIDES; side++) {
+            const attn_output o = recent_of(c, side, layer);
+            const attn_tensor t = as_tensor(&o);
+            cache_run run = { .number = max64(c->recent_begin[to], c->begin[to]) };
+            while (next_recent(c, from, c->end[to], &run)) {
+                const cache_place target = { to, run.at.row };
+                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+            }
+        }
+}
+
 ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
@@ -11533,9 +11867,14 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
                          " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
     status = status ? status : check_present(c, from, "begin", c->begin[from], "end", end, &why);
     status = status ? status : check_rollback(c, from, c->begin[from], end, &why);
+    status = status ? status : check_recent_kept(c, from, c->begin[from], end, &why);
     if (status)
         return status;
+    if (c->recent)
+        c->recent_begin[to] = c->recent_begin[from];
     set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
+    if (c->recent)
+        copy_recent(c, from, to);
     if (c->page_size)
         share_pages(c, from, to);
     else
@@ -11598,6 +11937,10 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
         chosen.begin[b] = c->begin[q];
         chosen.length[b] = c->length[q];
         chosen.first_row[b] = c->first_row[q];
+        if (c->recent) {
+            chosen.recent_begin[b] = c->recent_begin[q];
+            chosen.recent_entries[b] = q;
+        }
         memcpy(table_of(&chosen, b), c->page_size ? table_of(c, q) : &q,
                (size_t)chosen.pages_per_sequence * sizeof q);
     }
@@ -11615,6 +11958,25 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->v = as_tensor(&v);
     p->rotated = c->rotated;
     p->k_centered = c->k_mean != NULL;
+}
+
+/* view_recent shows a layer of recent rows, with the arrays of the chosen sequences. */
+static void view_recent(const attn_cache *c, int64_t layer, const attn_cache *shown, attn_params *p)
+{
+    static const attn_recent none = { .keys = 0 };
+    attn_output k, v;
+    p->recent = none;
+    if (!c->recent)
+        return;
+    k = recent_of(c, CACHE_K, layer);
+    v = recent_of(c, CACHE_V, layer);
+    p->recent.keys = c->recent;
+    p->recent.ring = c->recent_rows;
+    p->recent.begin = shown->recent_begin;
+    p->recent.entries = shown->recent_entries;
+    p->recent.num_entries = c->num_sequences;
+    p->recent.k = as_tensor(&k);
+    p->recent.v = as_tensor(&v);
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)
@@ -11695,6 +12057,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
         return status;
     shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;
     view_storage(c, layer, p);
+    view_recent(c, layer, &shown, p);
     view_sequences(&shown, batch, p);
     p->shared_keys = c->page_size ? count_shared(c, p) : 0;
     view_window(c, p);
@@ -11933,6 +12296,7 @@ static void pass_row(stream *st, int dtype, void *row, int64_t n)
 /* src/snapshot/snapshot.c - sequences of a cache, saved and loaded. */
 
 #define SNAPSHOT_FORMAT INT64_C(0x31706e736e747461) /* "attnsnp1" */
+#define SNAPSHOT_RECENT INT64_C(0x316365726e747461) /* "attnrec1": with recent rows */
 #define SNAPSHOT_BLOCK 64                           /* numbers */
 #define SNAPSHOT_ANGLES 4096 /* the last position at which ropes are compared */
 
@@ -11946,6 +12310,12 @@ static const call_field agreed_fields[] = {
     { VALUE(k.dtype, F_INT, BY_ALL, ANY) },      { VALUE(v.dtype, F_INT, BY_ALL, ANY) },
     { VALUE(rotated, F_INT, BY_ALL, ANY) },      { VALUE(window_left, F_INT64, BY_ALL, ANY) },
 };
+
+/* These follow where there are recent rows. */
+static const call_field recent_fields[] = {
+    { VALUE(recent, F_INT64, BY_ALL, ANY) },
+    { VALUE(recent_dtype, F_INT, BY_ALL, ANY) },
+};
 #undef AT
 
 typedef struct snapshot_fact {
@@ -11953,7 +12323,11 @@ typedef struct snapshot_fact {
     int64_t number;
 } snapshot_fact;
 
-enum { OTHER_FACTS = 8, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
+enum {
+    OTHER_FACTS = 8,
+    FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS,
+    RECENT_FACTS = COUNT_OF(recent_fields)
+};
 
 /* hash_angles takes positions 1, 2, 4, ..., those of a table that it has. */
 OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
@@ -11985,7 +12359,18 @@ static int64_t hash_mean(const attn_cache *c)
     return (int64_t)hash;
 }
 
-static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
+/* list_fields lists the values of n fields of a cache. */
+static void list_fields(const attn_cache *c, const call_field *fields, int n, snapshot_fact *facts)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        facts[i].name = fields[i].name;
+        facts[i].number = field_number(&fields[i], c);
+    }
+}
+
+/* list_facts lists what must agree, and counts it. */
+static int list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
 {
     const attn_rope *r = s->rope;
     const int64_t dim = r ? rope_dim(r, c->head_dim) : 0;
@@ -11999,12 +12384,10 @@ static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fac
         { "hash of the angles of rope", r ? hash_angles(r, dim) : 0 },
         { "hash of k_mean", hash_mean(c) },
     };
-    int i;
     memcpy(facts, others, sizeof others);
-    for (i = 0; i < COUNT_OF(agreed_fields); i++) {
-        facts[OTHER_FACTS + i].name = agreed_fields[i].name;
-        facts[OTHER_FACTS + i].number = field_number(&agreed_fields[i], c);
-    }
+    list_fields(c, agreed_fields, COUNT_OF(agreed_fields), facts + OTHER_FACTS);
+    list_fields(c, recent_fields, c->recent ? RECENT_FACTS : 0, facts + FACTS);
+    return c->recent ? FACTS + RECENT_FACTS : FACTS;
 }
 
 /* ---- what passes */
@@ -12022,34 +12405,38 @@ static attn_status stream_status(const stream *st, text *why)
     return st->status;
 }
 
-static attn_status pass_format(stream *st, text *why)
+static attn_status pass_format(const attn_cache *c, stream *st, text *why)
 {
-    int64_t format = SNAPSHOT_FORMAT;
+    const int64_t own = c->recent ? SNAPSHOT_RECENT : SNAPSHOT_FORMAT;
+    int64_t format = own;
     begin_section(st, 8);
     pass_number(st, &format);
-    if (!st->status && format != SNAPSHOT_FORMAT)
-        return bad(
-            why, ATTN_ERR_DATA,
-            "snapshot: the first 8 bytes must be attnsnp1: it is none, or of another version");
+    if (!st->status && format != own && (format == SNAPSHOT_FORMAT || format == SNAPSHOT_RECENT))
+        return bad_field(why, ATTN_ERR_ARG, "snapshot: recent of the cache", c->recent,
+                         c->recent ? ", but the snapshot has no recent rows"
+                                   : ", but the snapshot has recent rows");
+    if (!st->status && format != own)
+        return bad(why, ATTN_ERR_DATA,
+                   "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of "
+                   "another version");
     end_section(st);
     return stream_status(st, why);
 }
 
 static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
 {
-    snapshot_fact own[FACTS];
-    int64_t theirs[FACTS];
+    snapshot_fact own[FACTS + RECENT_FACTS];
+    int64_t theirs[FACTS + RECENT_FACTS];
     attn_status status;
-    int i;
-    list_facts(c, st->ends, own);
-    begin_section(st, FACTS * 8);
-    for (i = 0; i < FACTS; i++) {
+    int i, n = list_facts(c, st->ends, own);
+    begin_section(st, n * 8);
+    for (i = 0; i < n; i++) {
         theirs[i] = own[i].number;
         pass_number(st, &theirs[i]);
     }
     end_section(st);
     status = stream_status(st, why);
-    for (i = 0; i < FACTS && !status; i++)
+    for (i = 0; i < n && !status; i++)
         if (theirs[i] != own[i].number) {
             put(why, "snapshot: ");
             put(why, own[i].name);
@@ -12059,13 +12446,22 @@ static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
     return status;
 }
 
+/* A kept_rows is the rows of a cache as they are stored, or those that are recent. */
+typedef struct kept_rows {
+    attn_output (*of)(const attn_cache *c, int side, int64_t layer);
+    int (*next)(const attn_cache *c, int64_t q, int64_t end, cache_run *run);
+} kept_rows;
+
+static const kept_rows stored_rows = { layer_of, next_run };
+static const kept_rows last_rows = { recent_of, next_recent };
+
 /* pass_head_rows passes one head's rows of numbers from..to-1. */
-static void pass_head_rows(const attn_cache *c, stream *st, int side, int64_t layer, int64_t q,
-                           int64_t head, int64_t from, int64_t to)
+static void pass_head_rows(const attn_cache *c, stream *st, const kept_rows *kept, int side,
+                           int64_t layer, int64_t q, int64_t head, int64_t from, int64_t to)
 {
-    const attn_output o = layer_of(c, side, layer);
+    const attn_output o = kept->of(c, side, layer);
     cache_run run = { .number = from };
-    while (next_run(c, q, to, &run)) {
+    while (kept->next(c, q, to, &run)) {
         char *row = (char *)o.data + BYTES_TO(o, run.at, head);
         int64_t i;
         for (i = 0; i < run.rows; i++, row += bytes_between(o.dtype, o.stride_seq))
@@ -12073,27 +12469,28 @@ static void pass_head_rows(const attn_cache *c, stream *st, int side, int64_t la
     }
 }
 
-static void pass_block(const attn_cache *c, stream *st, int64_t layer, int64_t q, int64_t from,
-                       int64_t to)
+static void pass_block(const attn_cache *c, stream *st, const kept_rows *kept, int64_t layer,
+                       int64_t q, int64_t from, int64_t to)
 {
-    const int64_t of_row = room_of(c->k.dtype, c->head_dim) + room_of(c->v.dtype, c->head_dim_v);
+    const int64_t of_row = room_of(kept->of(c, CACHE_K, layer).dtype, c->head_dim) +
+                           room_of(kept->of(c, CACHE_V, layer).dtype, c->head_dim_v);
     int64_t head;
     int side;
     begin_section(st, (to - from) * c->num_heads_kv * of_row);
     for (side = 0; side < CACHE_SIDES; side++)
         for (head = 0; head < c->num_heads_kv; head++)
-            pass_head_rows(c, st, side, layer, q, head, from, to);
+            pass_head_rows(c, st, kept, side, layer, q, head, from, to);
     end_section(st);
 }
 
-static attn_status pass_rows(const attn_cache *c, stream *st, int64_t q, int64_t begin, int64_t end,
-                             text *why)
+static attn_status pass_rows(const attn_cache *c, stream *st, const kept_rows *kept, int64_t q,
+                             int64_t begin, int64_t end, text *why)
 {
     int64_t layer, from, to;
     for (layer = 0; layer < c->num_layers; layer++)
         for (from = begin; from < end && !st->status; from = to) {
             to = min64(end, (from / SNAPSHOT_BLOCK + 1) * SNAPSHOT_BLOCK);
-            pass_block(c, st, layer, q, from, to);
+            pass_block(c, st, kept, layer, q, from, to);
         }
     return stream_status(st, why);
 }
@@ -12101,16 +12498,30 @@ static attn_status pass_rows(const attn_cache *c, stream *st, int64_t q, int64_t
 /* A sequence_numbers is what a snapshot has of a sequence beside its rows. */
 typedef struct sequence_numbers {
     int64_t begin, end, overwritten_below;
+    int64_t recent_begin; /* only with recent rows */
 } sequence_numbers;
 
-static attn_status pass_numbers(stream *st, sequence_numbers *x, text *why)
+static attn_status pass_numbers(const attn_cache *c, stream *st, sequence_numbers *x, text *why)
 {
-    begin_section(st, 3 * 8);
+    begin_section(st, (c->recent ? 4 : 3) * 8);
     pass_number(st, &x->begin);
     pass_number(st, &x->end);
     pass_number(st, &x->overwritten_below);
+    if (c->recent)
+        pass_number(st, &x->recent_begin);
     end_section(st);
     return stream_status(st, why);
+}
+
+/* pass_sequence passes the rows of a sequence, stored ones and then recent ones, of which a smaller
+ * ring keeps the last. */
+static attn_status pass_sequence(const attn_cache *c, stream *st, int64_t q,
+                                 const sequence_numbers *x, text *why)
+{
+    const attn_status status = pass_rows(c, st, &stored_rows, q, x->begin, x->end, why);
+    if (status || !c->recent)
+        return status;
+    return pass_rows(c, st, &last_rows, q, max64(x->begin, x->recent_begin), x->end, why);
 }
 
 /* ---- saving */
@@ -12128,14 +12539,15 @@ static attn_status check_snapshot(const attn_cache *c, const attn_snapshot *s, t
 OWN_FRAME static attn_status save_all(const attn_cache *c, const attn_snapshot *s, text *why)
 {
     stream st = { .ends = s };
-    attn_status status = pass_format(&st, why);
+    attn_status status = pass_format(c, &st, why);
     int64_t b;
     status = status ? status : pass_facts(c, &st, why);
     for (b = 0; b < s->batch && !status; b++) {
         const int64_t q = entry32(s->sequences, b, b);
-        sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q] };
-        status = pass_numbers(&st, &x, why);
-        status = status ? status : pass_rows(c, &st, q, x.begin, x.end, why);
+        sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q],
+                               c->recent ? c->recent_begin[q] : 0 };
+        status = pass_numbers(c, &st, &x, why);
+        status = status ? status : pass_sequence(c, &st, q, &x, why);
     }
     return status;
 }
@@ -12165,6 +12577,12 @@ static attn_status check_empty(const attn_cache *c, const attn_snapshot *s, text
     return ATTN_OK;
 }
 
+/* last_recent is the largest recent_begin with which the next row reads what is there. */
+static int64_t last_recent(const attn_cache *c, const sequence_numbers *x)
+{
+    return c->recent ? max64(x->begin, x->end - keys_before(c)) : 0;
+}
+
 /* check_loaded trusts nothing that a snapshot says. */
 static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, text *why)
 {
@@ -12175,6 +12593,10 @@ static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, 
         (x->overwritten_below && (!c->ring || x->begin == x->end)))
         return bad_numbers(why, ATTN_ERR_DATA,
                            "snapshot: a sequence with begin #, end #, overwritten_below #", values);
+    if (x->recent_begin < 0 || x->recent_begin > last_recent(c, x))
+        return bad_numbers(why, ATTN_ERR_DATA,
+                           "snapshot: a sequence with begin #, end #, recent_begin #",
+                           NUMBERS(x->begin, x->end, x->recent_begin));
     if (x->end - x->begin > most)
         return bad_numbers(why, ATTN_ERR_FULL, "snapshot: a sequence has # keys, but capacity is #",
                            NUMBERS(x->end - x->begin, most));
@@ -12201,11 +12623,13 @@ static attn_status take_pages(attn_cache *c, int64_t q, const sequence_numbers *
 
 static attn_status load_sequence(attn_cache *c, stream *st, int64_t q, text *why)
 {
-    sequence_numbers x = { 0, 0, 0 };
-    attn_status status = pass_numbers(st, &x, why);
+    sequence_numbers x = { 0, 0, 0, 0 };
+    attn_status status = pass_numbers(c, st, &x, why);
     status = status ? status : check_loaded(c, &x, why);
     status = status ? status : take_pages(c, q, &x, why);
-    status = status ? status : pass_rows(c, st, q, x.begin, x.end, why);
+    status = status ? status : pass_sequence(c, st, q, &x, why);
+    if (!status && c->recent)
+        c->recent_begin[q] = x.recent_begin;
     if (!status)
         set_numbers(c, q, x.begin, x.end, x.overwritten_below);
     return status;
@@ -12228,7 +12652,7 @@ OWN_FRAME static attn_status load_all(attn_cache *c, const attn_snapshot *s, tex
 {
     const int64_t num_free = c->num_free;
     stream st = { .ends = s, .loading = 1 };
-    attn_status status = pass_format(&st, why);
+    attn_status status = pass_format(c, &st, why);
     int64_t b;
     status = status ? status : pass_facts(c, &st, why);
     for (b = 0; b < s->batch && !status; b++)

@@ -494,6 +494,25 @@ typedef struct attn_rows {
     ptrdiff_t table_stride;
 } attn_rows;
 
+/* An attn_recent keeps the last keys and values of a cache a second time, in full precision, as p.k and
+ * p.v may be quantised: the row at pos(i) reads key j from here if j > pos(i) - keys, and otherwise from
+ * p.k and p.v. So a row reads the same numbers in whatever step it comes, and a prefill has the bits of
+ * decoding. Rotation and a subtracted vector (rotated, k_centered) hold for both.
+ *
+ * k and v are rings [entries, num_heads_kv, ring, head_dim], or [entries, ring, num_heads_kv, head_dim]
+ * by p.layout: key j of sequence b lies in entry entries[b], row n(j) % ring. The ring must hold all
+ * keys that the rows of the call read from it, so it has at least keys + seq_len_q - 1 rows. */
+typedef struct attn_recent {
+    int64_t keys; /* keys up to its own that a row reads from here; 0 means off */
+    int64_t ring; /* rows of an entry, at least 1 */
+    /* [batch], the ring of the sequence holds keys n(j) from this number on; NULL means the last
+     * `ring` keys. */
+    const int64_t *begin;
+    const int32_t *entries; /* [batch], entry of each sequence; NULL means 0, 1, ... */
+    int64_t num_entries; /* entries that k and v hold, with `entries`; they are `batch` without */
+    attn_tensor k, v;    /* in f32, f16 or bf16 */
+} attn_recent;
+
 /* ------------------------------------------------------------------------------------------------
  * Further outputs
  * --------------------------------------------------------------------------------------------- */
@@ -680,6 +699,9 @@ typedef struct attn_params {
     const int64_t *key_base; /* [batch], position of the first key, 0 to 2^58; NULL means 0 */
     attn_rows kv_rows;       /* where the keys of a cache lie; all 0 means one after the other */
     int64_t shared_keys;     /* first keys that all entries share (see "Caches"), 0 to seq_len_kv */
+    /* The last keys of each row in full precision; all 0 means that every key is read from k and v. Impl
+     * naive, logits, parts, gradients, devices and the levels other than caches refuse it. */
+    attn_recent recent;
 
     /* ---- position of the queries */
 
@@ -1100,6 +1122,9 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  * Ring. With c.ring the oldest keys make room for new ones, and a query may look back at
  *   c.window_left keys. A ring of window_left + n rows takes steps of up to n keys and can roll
  *   back n keys.
+ * Recent keys. With c.recent the last keys of each sequence are kept a second time in full precision, in
+ *   a ring of their own whatever the layout is. Appending writes both, trimming and forking refuse an end
+ *   whose next row would miss some of them.
  * Layers. All layers of a model share numbers, lengths and tables. In each step, call
  *   attn_cache_extend once, then attn_cache_write and attn_cache_view for each layer.
  *   attn_cache_append does both for a cache of one layer.
@@ -1150,6 +1175,16 @@ typedef struct attn_cache {
      * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
      * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
+    /* Keys up to its own that a row reads as they were before they were rounded to the types of k and v,
+     * but turned, centered and rotated: quantised history then costs little of what a text says last. A
+     * row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
+     * that every key is read as stored. */
+    int64_t recent;
+    /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes
+     * steps of up to n keys and can roll back n keys. 0 means recent + 255; `rows` are enough in any
+     * case. */
+    int64_t recent_rows;
+    int recent_dtype; /* attn_dtype of recent rows: 0 means ATTN_F32; ATTN_F16 or ATTN_BF16 */
     ptrdiff_t k_stride_layer, v_stride_layer; /* elements; 0 means packed: [layer, ...] */
 
     /* ---- state. The functions below set it, and callers may read it. */
@@ -1166,6 +1201,12 @@ typedef struct attn_cache {
     int32_t *uses;       /* [num_pages], sequences that have this page */
     int32_t *free_pages; /* [num_pages], of which the first num_free are free; the last is next */
     int64_t num_free;    /* free pages */
+    /* [num_sequences], the ring of recent keys has those of numbers recent_begin to end-1; NULL without
+     * `recent`, as the three below. */
+    int64_t *recent_begin;
+    int32_t *recent_entries; /* [num_sequences], 0, 1, ...: the entries of a view */
+    /* [num_layers, num_sequences, num_heads_kv, recent_rows, dim]. */
+    void *recent_k, *recent_v;
     /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns,
      * centers and rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
@@ -1210,7 +1251,8 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
  * It does not read k, v, rope and positions of *s. In a ring, a step has at most rows - window_left
  * keys of a sequence; otherwise the ring would lose keys that the step's first query sees. Returns
  * ATTN_ERR_ARG, and ATTN_ERR_FULL if that limit, the capacity or the pages do not suffice for all
- * keys. */
+ * keys. With c.recent a step has at most recent_rows - (recent - 1) keys, or as many more as a young
+ * sequence lacks, for the same reason. */
 ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, char *why,
                                        size_t why_bytes);
 
@@ -1235,7 +1277,8 @@ ATTN_API attn_status attn_cache_append(attn_cache *c, const attn_cache_step *s, 
  *
  * A ring cannot roll back to an end whose query would look at keys that were overwritten, and
  * returns ATTN_ERR_ARG. Keys that the caller forgets are not looked at: raising begin forgets all
- * keys below it, overwritten ones included, and so does emptying. */
+ * keys below it, overwritten ones included, and so does emptying. With c.recent an end is refused in the
+ * same way if the ring of recent keys has lost some of the recent - 1 keys before it. */
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t sequence, int64_t begin, int64_t end,
                                      char *why, size_t why_bytes);
 
@@ -1258,8 +1301,8 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  * otherwise arrays of the view lie in `memory`, of any alignment. The arrays are those of the cache
  * at this moment: take a new view after every change.
  *
- *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, kv_len, key_base and kv_rows get what the
- *     cache has; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
+ *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, recent, kv_len, key_base and kv_rows get what
+ *     the cache has; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
  *     get strides: it says how q and o lie, whatever c->layout is.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
  *     then gives a size that serves every later view. The caller may lower it down to the largest

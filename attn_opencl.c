@@ -1966,8 +1966,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_RECENT,     /* entries of p.recent, */
+    AXIS_RECENT_ROW, /* and the rows of one */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -2095,6 +2097,15 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+    { VALUE(recent.keys, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
+    { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(recent.num_entries, F_INT64, NO_CACHE, 0, MOST) },
+    { DTYPE(recent.k.dtype, NO_CACHE) },
+    { DTYPE(recent.v.dtype, NO_CACHE) },
+    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, NO_CACHE) },
+    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
@@ -2327,7 +2338,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)
@@ -2583,6 +2595,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
+            [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
         },
@@ -3869,10 +3883,209 @@ static attn_status take_programs(attn_opencl *gpu, const void *bytes, size_t cou
     return fault ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
 }
 
-/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone. */
+/* src/call.h - one call: its problem, its plan, its tiles.
+ *
+ * Every path works on these types. Validation makes a problem, the plan says how it is divided, a
+ * tile is what one worker computes at a time.
+ */
 
-/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
- * know that. */
+typedef struct tuning {
+    int64_t tile_keys, item_rows, item_bytes, split_work, ahead, auto_naive_keys;
+} tuning;
+
+/* These are the names that this library uses for what backends get, too. */
+typedef attn_problem problem;
+typedef attn_sequence sequence;
+
+/* ROW_AT gives the element offset of row i of head h in a tensor. */
+#define ROW_AT(tensor, s, h, row)                                                                  \
+    ((s)->b * (tensor).stride_batch + (h) * (tensor).stride_head + (row) * (tensor).stride_seq)
+
+/* range_fn narrows [*lo, *hi) to what a mask leaves to a query at pos. */
+typedef void (*range_fn)(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
+                         int64_t *hi);
+
+/* A range_list is those of the masks that are on; it has room for all that mask_rules has. */
+typedef struct range_list {
+    int n;
+    range_fn at[3];
+} range_list;
+
+/* A lane is one row of a tile. */
+typedef struct lane {
+    int used;        /* Unused lanes hold zero queries, and their results go nowhere. */
+    int64_t head, i; /* They are the query head and the row. */
+    int64_t choice;  /* choice is the number of the row among those chosen. */
+    int64_t pos;     /* pos is i + offset. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1, */
+    int64_t cut;     /* and from this one on they are read from p.recent. */
+} lane;
+
+/* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
+enum { STORED, RECENT, VERSIONS };
+
+/* A key_span is what the lanes of a tile see of a version. */
+typedef struct key_span {
+    int64_t lo, hi;           /* It is the union of the lanes' ranges, */
+    int64_t all_from, all_to; /* and their intersection. */
+} key_span;
+
+/* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
+typedef struct hull {
+    int64_t head_begin, head_end, i_begin, i_end;
+} hull;
+
+/* A row_choice is rows first, first + 1, ... of `count` flattened rows of `heads` heads. */
+typedef struct row_choice {
+    int64_t head0, heads, first, count;
+    const int32_t *list; /* NULL means that row number c is c. */
+} row_choice;
+
+/* A split says how the keys of each row tile are divided among workers (src/split.c). */
+typedef struct split {
+    /* parts counts nodes of 2^level chunks each; 0 means that the keys are not divided. */
+    int parts;
+    int level;
+    /* The last `inside` parts are single chunks and are divided themselves. */
+    int inside;
+    int tiles; /* Such a chunk has this number of tiles of keys, of both versions in turn. */
+    int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
+    int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
+    int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
+    /* These are offsets into the memory of a chunk that is divided. */
+    int64_t s, alpha, high, blocks, counts, chunk_bytes;
+} split;
+
+typedef struct plan {
+    const attn_kernels *kernels;
+    tuning tuning;
+    int impl;             /* impl is TILED or NAIVE. */
+    int rows, keys;       /* These are the sizes of a tile. */
+    int small;            /* Nonzero puts little memory before speed. */
+    int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
+    /* An item of the first list has this number of row tiles, which share K and V tiles. */
+    int item_tiles;
+    int state_slots; /* The merge tree may hold this number of (m, l, o) states at once. */
+    /* tiles counts items per kv head: per batch entry, or in all with varlen. */
+    int64_t tiles;
+    int64_t items;                      /* items counts those of the first list: o, lse, states. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
+    split split;
+    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
+    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
+    int64_t pitch[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
+    int in_place[VERSIONS][2];
+    /* These are offsets into a slot, in bytes. */
+    int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
+    int64_t copy[2];
+    int64_t matrix, operand_runs, ahead_runs, row_tiles;
+    /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
+    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
+    int64_t slot_bytes, shared_bytes;
+    /* All rows of the batch take this number of keys together first; 0 means none. */
+    int64_t prefix_keys;
+    int64_t prefix_items;
+    /* prefix_why says why shared_keys changes nothing; NULL means that it does, or is 0. */
+    const char *prefix_why;
+    int workers;
+    int modified; /* Nonzero means that a modifier of logits is on. */
+    int by_pair;  /* Nonzero means that a mask is on that may hide whole tiles between others. */
+    range_list ranges; /* ranges are those of the other masks. */
+    int ahead;         /* Nonzero means that products ask for the K and V of the next ones. */
+    int rows_ahead; /* Nonzero means that rows are asked for before they are packed or written. */
+    int bias_ahead, mask_ahead; /* Nonzero means that products ask for theirs. */
+} plan;
+
+enum { KEYS, VALUES };
+
+/* A key_tile is the tile of K and V that a worker's row tiles read at the moment, as f32 rows. */
+typedef struct key_tile {
+    int64_t j0;
+    int n;
+    /* The first copied_from rows of K and of V are not copied, and those behind them are. */
+    int copied_from[2];
+    float *copy[2];
+    /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
+    int64_t item;
+    /* asked is a key: the row tile that comes to it first asks for what comes after. */
+    int64_t asked;
+} key_tile;
+
+/* A block is a canonical block of keys inside a tile, cut short by the tile's ends. */
+typedef struct block {
+    int end;
+    attn_lanes lanes; /* No other lane sees a key of it. */
+    int raised;       /* Nonzero means that o *= alpha comes before it enters. */
+} block;
+
+/* The words of `alive` for a lane. */
+#define ALIVE_WORDS(keys) ((keys) / ATTN_ALIVE_BITS + 1)
+
+/* A tile is a row tile. The pointers up to `matrix` lead to what the row tiles of a slot share. */
+typedef struct tile {
+    const problem *pr;
+    const plan *pl;
+    key_tile *keys;
+    /* stage is [rows][head_dim or head_dim_v], row-major: queries come in, results go out. */
+    float *stage;
+    const float **row_in; /* row_in[rows] points to queries. */
+    float **row_out;      /* row_out[rows] points to results. */
+    float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
+    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
+    float *lane_values;
+    int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
+    float *alpha;   /* alpha is [block][rows]. */
+    block *blocks;
+    /* alive is [ALIVE_WORDS(keys)][rows], as the kernel hide takes it, from key alive_from on. It is
+     * valid only where by_pair is set. */
+    uint32_t *alive;
+    float *matrix;                           /* The naive path has this head's logits here. */
+    const char **operand_runs, **ahead_runs; /* They tell where rows of K or V lie. */
+    sequence s;
+    /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
+    int64_t entry_rows;
+    int64_t kv_head;
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
+    key_span spans[VERSIONS];
+    int version; /* version is that which is read at the moment. */
+    int64_t alive_from;
+    int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
+    /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
+    int by_pair;
+    int block_count;
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    lane *lanes;
+    float *qt;       /* qt is [head_dim][rows]. */
+    float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *free_states[MAX_LEVELS];
+    int free_count;
+    float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
+    int levels;                 /* No state waits from this level on; nothing else counts there. */
+} tile;
+
+/* A call lies at the start of the workspace; items only read it, except for `failed`. */
+typedef struct call {
+    problem pr;
+    plan pl;
+    float *shared;
+    char *slots;
+    int slot_count;
+    int64_t items; /* items counts those of the list that runs. */
+    void (*item)(const struct call *c, char *slot, int64_t index);
+    unsigned failed;
+} call;
+
+/* src/keys.c - where key j of a sequence lies: rings, pages and p.recent are known here alone. */
+
+/* A key_place is where a key of a sequence lies. Only the functions of this file know
+ * that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
     int64_t table_entry; /* It is the entry that names the page. */
@@ -3927,6 +4140,34 @@ static inline void next_row(key_place *at)
     at->in_sequence++;
     at->row++;
     at->left--;
+}
+
+/* versions_of counts the versions of keys that a call may read. */
+static int versions_of(const attn_params *p)
+{
+    return p->recent.keys ? VERSIONS : 1;
+}
+
+/* The row at pos reads keys from recent_from on from p.recent. */
+static int64_t recent_from(const attn_params *p, int64_t pos)
+{
+    return p->recent.keys ? pos - p->recent.keys + 1 : INT64_MAX;
+}
+
+/* recent_at tells where key j lies in p.recent. */
+static key_place recent_at(const attn_params *p, const attn_sequence *s, int64_t j)
+{
+    key_place at = { .entry = p->recent.entries ? p->recent.entries[s->b] : s->b };
+    at.row = (s->key_base + j) % p->recent.ring;
+    at.left = p->recent.ring - at.row;
+    return at;
+}
+
+/* The place behind those that lie one after the other, in p.recent. */
+static void next_recent_place(const attn_params *p, key_place *at)
+{
+    at->row = 0;
+    at->left = p->recent.ring;
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

@@ -472,6 +472,7 @@ typedef struct pass {
 typedef struct storage {
     const char *name;
     int dtype, rotated, integer;
+    int recent; /* keys that a row reads before they are rounded */
 } storage;
 
 typedef struct run {
@@ -754,6 +755,11 @@ static void store_keys(const run *r, const layer *l, const pass *in, attn_params
     p->k.dtype = p->v.dtype = s->dtype;
     p->rotated = s->rotated;
     p->integer = s->integer;
+    if (s->recent == 0) return;
+    p->recent.keys = s->recent;
+    p->recent.ring = in->tokens;
+    p->recent.k.data = l->k;
+    p->recent.v.data = l->v;
 }
 
 static void attend(const run *r, int number, const pass *in)
@@ -1262,26 +1268,28 @@ static int write_text(trainer *t)
 
 enum { BOTH = ATTN_ROTATED_K + ATTN_ROTATED_V };
 static const storage storages[] = {
-    {"f32", ATTN_F32, 0, 0},
-    {"f32, rotated", ATTN_F32, BOTH, 0},
-    {"f16", ATTN_F16, 0, 0},
-    {"bf16", ATTN_BF16, 0, 0},
-    {"q8_0", ATTN_Q8_0, 0, 0},
-    {"q8_0, whole numbers", ATTN_Q8_0, 0, 1},
-    {"q8_0, rotated", ATTN_Q8_0, BOTH, 0},
-    {"q8_0, rotated, whole numbers", ATTN_Q8_0, BOTH, 1},
-    {"e4m3", ATTN_E4M3, 0, 0},
-    {"e4m3, rotated", ATTN_E4M3, BOTH, 0},
-    {"e5m2", ATTN_E5M2, 0, 0},
-    {"e5m2, rotated", ATTN_E5M2, BOTH, 0},
-    {"q5_0", ATTN_Q5_0, 0, 0},
-    {"q5_0, whole numbers", ATTN_Q5_0, 0, 1},
-    {"q5_0, rotated", ATTN_Q5_0, BOTH, 0},
-    {"q5_0, rotated, whole numbers", ATTN_Q5_0, BOTH, 1},
-    {"q4_0", ATTN_Q4_0, 0, 0},
-    {"q4_0, whole numbers", ATTN_Q4_0, 0, 1},
-    {"q4_0, rotated", ATTN_Q4_0, BOTH, 0},
-    {"q4_0, rotated, whole numbers", ATTN_Q4_0, BOTH, 1},
+    {"f32", ATTN_F32, 0, 0, 0},
+    {"f32, rotated", ATTN_F32, BOTH, 0, 0},
+    {"f16", ATTN_F16, 0, 0, 0},
+    {"bf16", ATTN_BF16, 0, 0, 0},
+    {"q8_0", ATTN_Q8_0, 0, 0, 0},
+    {"q8_0, whole numbers", ATTN_Q8_0, 0, 1, 0},
+    {"q8_0, rotated", ATTN_Q8_0, BOTH, 0, 0},
+    {"q8_0, rotated, whole numbers", ATTN_Q8_0, BOTH, 1, 0},
+    {"e4m3", ATTN_E4M3, 0, 0, 0},
+    {"e4m3, rotated", ATTN_E4M3, BOTH, 0, 0},
+    {"e5m2", ATTN_E5M2, 0, 0, 0},
+    {"e5m2, rotated", ATTN_E5M2, BOTH, 0, 0},
+    {"q5_0", ATTN_Q5_0, 0, 0, 0},
+    {"q5_0, whole numbers", ATTN_Q5_0, 0, 1, 0},
+    {"q5_0, rotated", ATTN_Q5_0, BOTH, 0, 0},
+    {"q5_0, rotated, whole numbers", ATTN_Q5_0, BOTH, 1, 0},
+    {"q4_0", ATTN_Q4_0, 0, 0, 0},
+    {"q4_0, whole numbers", ATTN_Q4_0, 0, 1, 0},
+    {"q4_0, rotated", ATTN_Q4_0, BOTH, 0, 0},
+    {"q4_0, rotated, whole numbers", ATTN_Q4_0, BOTH, 1, 0},
+    {"q4_0, 8 recent keys", ATTN_Q4_0, 0, 0, 8},
+    {"q4_0, 32 recent keys", ATTN_Q4_0, 0, 0, 32},
 };
 
 /* The loss in f32 comes first. Rotation alone must not change it, and q8_0 hardly. */

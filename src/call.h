@@ -37,8 +37,18 @@ typedef struct lane {
     int64_t head, i; /* They are the query head and the row. */
     int64_t choice;  /* choice is the number of the row among those chosen. */
     int64_t pos;     /* pos is i + offset. */
-    int64_t lo, hi;  /* The range masks leave keys lo to hi-1. */
+    int64_t lo, hi;  /* The range masks leave keys lo to hi-1, */
+    int64_t cut;     /* and from this one on they are read from p.recent. */
 } lane;
+
+/* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
+enum { STORED, RECENT, VERSIONS };
+
+/* A key_span is what the lanes of a tile see of a version. */
+typedef struct key_span {
+    int64_t lo, hi;           /* It is the union of the lanes' ranges, */
+    int64_t all_from, all_to; /* and their intersection. */
+} key_span;
 
 /* A hull is the rectangle around a tile: what a mask needs to know about all of its lanes. */
 typedef struct hull {
@@ -58,7 +68,7 @@ typedef struct split {
     int level;
     /* The last `inside` parts are single chunks and are divided themselves. */
     int inside;
-    int tiles;                   /* Such a chunk has this number of tiles of keys. */
+    int tiles; /* Such a chunk has this number of tiles of keys, of both versions in turn. */
     int64_t columns, slices;     /* Its V has this number of slices, with `columns` columns each. */
     int64_t items;               /* items counts whole parts and tiles of keys, of all row tiles. */
     int64_t states_bytes, bytes; /* These are bytes of shared memory for a row tile. */
@@ -85,14 +95,14 @@ typedef struct plan {
     int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
     /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
-    /* Nonzero marks f32 that does not alias, which is copied only where pages part it. */
-    int in_place[2];
+    /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
+    int in_place[VERSIONS][2];
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -157,11 +167,12 @@ typedef struct tile {
     /* 0 means that the rows are of s; otherwise entry_rows rows of each batch entry follow. */
     int64_t entry_rows;
     int64_t kv_head;
-    hull hull;                /* hull is that of the used lanes where pl->by_pair. */
-    int used;                 /* used counts the used lanes. */
-    attn_lanes span;          /* span goes from the first of them to the last. */
-    int64_t lo, hi;           /* It is the union of the lanes' ranges. */
-    int64_t all_from, all_to; /* It is the intersection of the lanes' ranges. */
+    hull hull;       /* hull is that of the used lanes where pl->by_pair. */
+    int used;        /* used counts the used lanes. */
+    attn_lanes span; /* span goes from the first of them to the last. */
+    int64_t lo, hi;  /* It is the union of the lanes' ranges. */
+    key_span spans[VERSIONS];
+    int version; /* version is that which is read at the moment. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
@@ -169,9 +180,10 @@ typedef struct tile {
     int block_count;
     float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
-    float *qt;     /* qt is [head_dim][rows], or what pack_units gives. */
-    float *scales; /* scales is [head_dim / 32][rows] of whole numbers. */
-    float *state;  /* state is that of the current chunk, and NULL until a key of it is visible. */
+    float *qt;       /* qt is [head_dim][rows]. */
+    float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
+    float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
+    float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
     float *free_states[MAX_LEVELS];
     int free_count;
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */

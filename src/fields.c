@@ -47,8 +47,10 @@ enum field_axis {
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
     AXIS_PAGE,
-    AXIS_CHOSEN, /* rows of logits */
-    AXIS_STATS,  /* m and l of a row */
+    AXIS_RECENT,     /* entries of p.recent, */
+    AXIS_RECENT_ROW, /* and the rows of one */
+    AXIS_CHOSEN,     /* rows of logits */
+    AXIS_STATS,      /* m and l of a row */
     AXIS_COUNT
 };
 
@@ -176,6 +178,15 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+    { VALUE(recent.keys, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
+    { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
+    { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(recent.num_entries, F_INT64, NO_CACHE, 0, MOST) },
+    { DTYPE(recent.k.dtype, NO_CACHE) },
+    { DTYPE(recent.v.dtype, NO_CACHE) },
+    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, NO_CACHE) },
+    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
@@ -408,7 +419,8 @@ static ptrdiff_t stride_given(const call_field *f, const void *base, int axis)
 
 static int is_tensor(const call_field *f)
 {
-    return f->type == F_STORED && (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY);
+    return f->type == F_STORED &&
+           (f->axis[2] == AXIS_ROW || f->axis[2] == AXIS_KEY || f->axis[2] == AXIS_RECENT_ROW);
 }
 
 static int is_per_sequence(const call_field *f)
@@ -664,6 +676,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
+            [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
+            [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
         },

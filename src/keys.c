@@ -1,12 +1,13 @@
-/* src/keys.c - where key j of a sequence lies: rings and pages are known here alone.
+/* src/keys.c - where key j of a sequence lies: rings, pages and p.recent are known here alone.
  * SPDX-License-Identifier: MIT
  */
 #pragma once
 
+#include "call.h"
 #include "sizes.c"
 
-/* A key_place is where a key of a sequence lies. In this file only it and the four functions below
- * know that. */
+/* A key_place is where a key of a sequence lies. Only the functions of this file know
+ * that. */
 typedef struct key_place {
     int64_t in_sequence; /* It is the row before pages. */
     int64_t table_entry; /* It is the entry that names the page. */
@@ -61,6 +62,34 @@ static inline void next_row(key_place *at)
     at->in_sequence++;
     at->row++;
     at->left--;
+}
+
+/* versions_of counts the versions of keys that a call may read. */
+static int versions_of(const attn_params *p)
+{
+    return p->recent.keys ? VERSIONS : 1;
+}
+
+/* The row at pos reads keys from recent_from on from p.recent. */
+static int64_t recent_from(const attn_params *p, int64_t pos)
+{
+    return p->recent.keys ? pos - p->recent.keys + 1 : INT64_MAX;
+}
+
+/* recent_at tells where key j lies in p.recent. */
+static key_place recent_at(const attn_params *p, const attn_sequence *s, int64_t j)
+{
+    key_place at = { .entry = p->recent.entries ? p->recent.entries[s->b] : s->b };
+    at.row = (s->key_base + j) % p->recent.ring;
+    at.left = p->recent.ring - at.row;
+    return at;
+}
+
+/* The place behind those that lie one after the other, in p.recent. */
+static void next_recent_place(const attn_params *p, key_place *at)
+{
+    at->row = 0;
+    at->left = p->recent.ring;
 }
 
 /* is_scattered tells whether the rows of a sequence may lie in several places. */

@@ -189,7 +189,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     const attn_kernels *kernels = t->pl->kernels;
     attn_runs runs;
     attn_product product = { .to = s,
-                             .by = t->qt,
+                             .by = in_units(t) ? t->qt_units : t->qt,
                              .runs = &runs,
                              .n = n,
                              .dim = p->head_dim,
@@ -202,8 +202,8 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
     product.lanes = lanes;
     product.scales = t->scales;
     if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
-        (p->integer ? kernels->qk_units_runs : kernels->qk_runs)(&product);
-    } else if (p->integer) {
+        (in_units(t) ? kernels->qk_units_runs : kernels->qk_runs)(&product);
+    } else if (in_units(t)) {
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))

@@ -58,10 +58,17 @@ static int row_aliases(const attn_tensor *x, int64_t dim)
 
 /* plan_copy lets rows that are not f32 be widened once per item. f32 rows are copied, too, if they
  * alias or do not lie one after the other. Rows of the copy are an odd number of cache lines apart. */
-static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tensor *x, int64_t dim)
+static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 {
-    pl->in_place[which] = x->dtype == ATTN_F32 && !row_aliases(x, dim);
-    pl->pitch[which] = is_scattered(p) || !pl->in_place[which] ? pitch_of(dim) : 0;
+    const attn_tensor *const x[VERSIONS] = { which == KEYS ? &p->k : &p->v,
+                                             which == KEYS ? &p->recent.k : &p->recent.v };
+    int version;
+    for (version = 0; version < VERSIONS; version++)
+        pl->in_place[version][which] =
+            x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
+    pl->pitch[which] = 0;
+    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+        pl->pitch[which] = pitch_of(dim);
 }
 
 static int has_copies(const plan *pl)
@@ -75,7 +82,9 @@ static void plan_row_tile(const problem *pr, plan *pl)
     pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
-    pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->qt = pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
+        pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
@@ -88,7 +97,7 @@ static void plan_slot(const problem *pr, plan *pl)
     /* There is one more where a tile begins inside a block. */
     const int64_t blocks = keys / ATTN_BLOCK + 1;
     /* At worst each key is a run, and each row where a mask or a bias is asked for. */
-    const int64_t run_count = 2 + max64(rows, is_scattered(p) ? keys : 0);
+    const int64_t run_count = 2 + max64(rows, is_scattered(p) || p->recent.keys ? keys : 0);
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -162,16 +171,18 @@ static int wants_split(const problem *pr, const plan *pl)
            work >= pl->tuning.split_work;
 }
 
-/* plan_chunk lays out the memory of a chunk that is divided. */
-static void plan_chunk(plan *pl)
+/* plan_chunk lays out the memory of a chunk that is divided: its tiles of each version. */
+static void plan_chunk(const problem *pr, plan *pl)
 {
     split *sp = &pl->split;
+    const int64_t versions = versions_of(&pr->p), keys = ATTN_CHUNK * versions;
+    const int64_t blocks = CHUNK_BLOCKS * versions;
     int64_t at = 0;
-    sp->s = place(&at, (int64_t)ATTN_CHUNK * pl->rows, sizeof(float));
-    sp->alpha = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
-    sp->high = place(&at, (int64_t)CHUNK_BLOCKS * pl->rows, sizeof(float));
-    sp->blocks = place(&at, CHUNK_BLOCKS, sizeof(block));
-    sp->counts = place(&at, CHUNK_BLOCKS, sizeof(int));
+    sp->s = place(&at, keys * pl->rows, sizeof(float));
+    sp->alpha = place(&at, blocks * pl->rows, sizeof(float));
+    sp->high = place(&at, blocks * pl->rows, sizeof(float));
+    sp->blocks = place(&at, blocks, sizeof(block));
+    sp->counts = place(&at, blocks, sizeof(int));
     sp->chunk_bytes = at;
 }
 
@@ -202,7 +213,7 @@ static void plan_inside(const problem *pr, plan *pl)
     const int64_t least = max64(ATTN_BLOCK, storages[pr->p.v.dtype].unit);
     while (pl->keys > 2 * ATTN_BLOCK && chunks * (ATTN_CHUNK / pl->keys) < wanted)
         pl->keys /= 2;
-    sp->tiles = ATTN_CHUNK / pl->keys;
+    sp->tiles = ATTN_CHUNK / pl->keys * versions_of(&pr->p);
     sp->columns = ceil_div(ceil_div(dim, ceil_div(wanted, chunks)), least) * least;
     sp->slices = wants_values(&pr->p) ? ceil_div(dim, sp->columns) : 0;
 }
@@ -237,7 +248,7 @@ static void plan_split(const problem *pr, plan *pl)
     room = bytes / split_rows(pl);
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
-    plan_chunk(pl);
+    plan_chunk(pr, pl);
     if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
@@ -336,8 +347,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->rows = p->kernels->rows;
     pl->prefix_items = pl->prefix_keys = 0;
     pl->prefix_why = NULL;
-    plan_copy(p, pl, KEYS, &p->k, p->head_dim);
-    plan_copy(p, pl, VALUES, &p->v, p->head_dim_v);
+    plan_copy(p, pl, KEYS, p->head_dim);
+    plan_copy(p, pl, VALUES, p->head_dim_v);
     pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
 }
 

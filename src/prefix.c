@@ -69,16 +69,29 @@ static const char *not_seen(const problem *pr, int64_t keys)
     return NULL;
 }
 
+/* stored_keys counts the first keys that every row reads as they are stored, which entries share. */
+OWN_FRAME static int64_t stored_keys(const attn_params *p)
+{
+    const int64_t kinds = kinds_of(p);
+    int64_t b, keys = INT64_MAX;
+    for (b = 0; b < kinds; b++) {
+        const sequence s = sequence_of(p, b);
+        keys = s.q_len > 0 ? min64(keys, max64(recent_from(p, s.offset), 0)) : keys;
+    }
+    return keys;
+}
+
 /* prefix_of counts the keys to share, up to a canonical block's end, or gives 0 and why. A size
  * query reserves what any shorter call may want. */
 static int64_t prefix_of(const problem *pr, const char **why)
 {
     const int64_t asked = pr->p.shared_keys;
-    int64_t base, keys = asked;
+    int64_t base, keys;
     *why = asked ? never_shared(pr) : NULL;
     if (*why || !asked || pr->size_query)
         return *why ? 0 : asked;
     base = sequence_of(&pr->p, 0).key_base;
+    keys = min64(asked, stored_keys(&pr->p));
     keys -= (base + keys) % ATTN_BLOCK;
     *why = keys < PREFIX_LEAST ? "it has fewer than 64 keys in whole blocks" : not_seen(pr, keys);
     return *why ? 0 : keys;

@@ -153,7 +153,7 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys)
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }

@@ -60,19 +60,22 @@ typedef struct cut {
     float *high;      /* high holds [block][rows] maxima. */
 } cut;
 
-/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. */
+/* open_cut opens tile k of divided chunk x, and returns 0 if the row tile sees no key of x. Where there
+ * are two versions of keys they take turns. */
 static int open_cut(tile *t, const call *c, int64_t row, int x, int k, cut *at)
 {
     const plan *pl = &c->pl;
     const split *sp = &pl->split;
+    const int versions = versions_of(&c->pr.p);
     const int64_t first = (int64_t)k * pl->keys;
     char *chunk = (char *)c->shared + row * sp->bytes + sp->states_bytes + x * sp->chunk_bytes;
     int64_t node, from, to, j0;
     if (!part_keys(t, sp->parts - sp->inside + x, &node, &from, &to))
         return 0;
-    j0 = node * ATTN_CHUNK - t->s.key_base + first;
+    j0 = node * ATTN_CHUNK - t->s.key_base + k / versions * pl->keys;
     at->from = max64(from, j0);
     at->to = min64(to, j0 + pl->keys);
+    narrow_to_version(t, k % versions, &at->from, &at->to);
     at->count = (int *)(void *)(chunk + sp->counts) + k;
     at->high = (float *)(void *)(chunk + sp->high) + first / ATTN_BLOCK * pl->rows;
     t->s_tile = (float *)(void *)(chunk + sp->s) + first * pl->rows;
@@ -255,7 +258,7 @@ static void value_item(const call *c, char *slot, int64_t index)
         t->columns = min64(sp->columns, c->pr.p.head_dim_v - t->column);
     }
     for (k = 0; k < sp->tiles && open_cut(t, c, row, x, k, &at); k++) {
-        const int64_t end = k < last ? min64(at.to + c->pl.keys, t->hi) : 0;
+        const int64_t end = k < last ? min64(at.to + c->pl.keys, t->spans[t->version].hi) : 0;
         attn_ahead next;
         if (t->block_count == 0) /* It may lie before key 0. */
             continue;

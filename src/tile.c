@@ -49,6 +49,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     set_scratch(t, slot);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
+    t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
@@ -67,7 +68,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
 {
     const attn_params *p = &t->pr->p;
     l->used = 0;
-    l->lo = l->hi = 0;
+    l->lo = l->hi = l->cut = 0;
     if (c < 0 || c >= choice->count) /* A number below 0 is a varlen slot before cu_seqlens_q[0]. */
         return;
     if (t->entry_rows) {
@@ -81,6 +82,18 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
+    l->cut = max64(l->lo, min64(recent_from(p, l->pos), l->hi));
+}
+
+/* seen_from and seen_to give the keys of a version that the ranges leave to a lane. */
+static int64_t seen_from(const lane *l, int version)
+{
+    return version == STORED ? l->lo : l->cut;
+}
+
+static int64_t seen_to(const lane *l, int version)
+{
+    return version == STORED ? l->cut : l->hi;
 }
 
 static void widen_lanes(attn_lanes *lanes, int r)
@@ -110,32 +123,18 @@ static const float *scales_at(const attn_scales *x, int64_t entry, int64_t kv_he
            column * x->stride_dim;
 }
 
-/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
-static void scale_query(const tile *t, float *row)
-{
-    const attn_scales *x = &t->pr->p.k_scales;
-    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
-    int64_t d;
-    for (d = 0; d < t->pr->p.head_dim; d++)
-        row[d] = row[d] * scale[d * x->stride_dim];
-}
-
 /* query_row gives query row `at` as f32. Packing goes to a few lines of each of many rows, and would
  * wait for one after the other. */
 static const float *query_row(const tile *t, int64_t at, float *space)
 {
     const attn_tensor *q = &t->pr->p.q;
     const int64_t dim = t->pr->p.head_dim, bytes_each = (int64_t)bytes_of(q->dtype);
-    const int rotated = t->pr->p.rotated & ATTN_ROTATED_K, scaled = scales_queries(&t->pr->p);
     if (t->pl->rows_ahead)
         PREFETCH_RUN((const char *)q->data + at * bytes_each, dim * bytes_each);
-    if (!rotated && !scaled)
+    if (!(t->pr->p.rotated & ATTN_ROTATED_K))
         return run_as_f32(t->pl->kernels, q->dtype, q->data, at, dim, space);
     load_run(t->pl->kernels, q->dtype, space, q->data, at, dim);
-    if (rotated)
-        rotate_row(space, dim);
-    if (scaled)
-        scale_query(t, space);
+    rotate_row(space, dim);
     return space;
 }
 
@@ -162,12 +161,25 @@ static void set_lanes(tile *t, const row_choice *choice)
     }
 }
 
+/* widen_span makes *to hold keys lo to hi-1 of one more lane. */
+static void widen_span(key_span *to, int64_t lo, int64_t hi)
+{
+    to->all_from = max64(to->all_from, lo);
+    to->all_to = min64(to->all_to, hi);
+    if (lo >= hi)
+        return;
+    to->lo = to->lo == to->hi ? lo : min64(to->lo, lo);
+    to->hi = max64(to->hi, hi);
+}
+
 /* survey_lanes notes what the used lanes have together. */
 static void survey_lanes(tile *t)
 {
-    int64_t lo = 0, hi = 0, all_from = 0, all_to = INT64_MAX;
+    static const key_span none = { 0, 0, 0, INT64_MAX };
+    key_span all = none;
     int r, used = 0;
     t->span.begin = t->span.end = 0;
+    t->spans[STORED] = t->spans[RECENT] = none;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
         if (!l->used)
@@ -176,22 +188,18 @@ static void survey_lanes(tile *t)
             widen_hull(&t->hull, l, used == 0);
         widen_lanes(&t->span, r);
         used++;
-        all_from = max64(all_from, l->lo);
-        all_to = min64(all_to, l->hi);
-        if (l->lo >= l->hi)
-            continue;
-        lo = lo == hi ? l->lo : min64(lo, l->lo);
-        hi = max64(hi, l->hi);
+        widen_span(&all, l->lo, l->hi);
+        widen_span(&t->spans[STORED], l->lo, l->cut);
+        widen_span(&t->spans[RECENT], l->cut, l->hi);
     }
     t->used = used;
-    t->lo = lo, t->hi = hi;
-    t->all_from = all_from, t->all_to = all_to;
+    t->lo = all.lo, t->hi = all.hi;
 }
 
-/* pack_queries packs the queries; lanes without one share a row of zeros. */
-static void pack_queries(tile *t)
+/* pack_queries packs the queries by one of the kernels; lanes without one share a row of zeros. */
+static void pack_queries(const tile *t, float *qt,
+                         void (*pack)(float *qt, const float *const *q, int64_t head_dim))
 {
-    const attn_kernels *kernels = t->pl->kernels;
     const int64_t dim = t->pr->p.head_dim;
     const float *zeros = NULL;
     int r;
@@ -202,26 +210,50 @@ static void pack_queries(tile *t)
             zeros = memset(t->stage + r * dim, 0, (size_t)dim * sizeof *zeros);
         t->row_in[r] = zeros;
     }
-    if (t->pr->p.integer)
-        kernels->pack_units(t->qt, t->row_in, dim);
-    else
-        kernels->pack(t->qt, t->row_in, dim);
+    pack(qt, t->row_in, dim);
+}
+
+/* scale_query multiplies a query by the scales of channels of K, which whole numbers have no room for. */
+static void scale_query(const tile *t, float *to, const float *row)
+{
+    const attn_scales *x = &t->pr->p.k_scales;
+    const float *scale = scales_at(x, t->s.b, t->kv_head, 0, 0);
+    int64_t d;
+    for (d = 0; d < t->pr->p.head_dim; d++)
+        to[d] = row[d] * scale[d * x->stride_dim];
 }
 
 /* round_queries makes the queries whole numbers on the stage, where some lie already. */
 static void round_queries(tile *t)
 {
-    const int rows = t->pl->rows;
+    const int rows = t->pl->rows, scaled = scales_queries(&t->pr->p);
     const int64_t dim = t->pr->p.head_dim;
     int64_t d;
     int r;
     for (r = 0; r < rows; r++) {
         float *const to = t->stage + r * dim;
+        if (scaled && t->row_in[r]) {
+            scale_query(t, to, t->row_in[r]);
+            t->row_in[r] = to;
+        }
         for (d = 0; d < dim; d += UNIT)
             t->scales[d / UNIT * rows + r] =
                 t->row_in[r] ? round_unit(to + d, t->row_in[r] + d) : 0.0f;
         t->row_in[r] = t->row_in[r] ? to : NULL;
     }
+}
+
+/* pack_tile packs the queries for each version of the keys. */
+static void pack_tile(tile *t)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const attn_params *p = &t->pr->p;
+    if (!p->integer || p->recent.keys)
+        pack_queries(t, t->qt, kernels->pack);
+    if (!p->integer)
+        return;
+    round_queries(t);
+    pack_queries(t, t->qt_units, kernels->pack_units);
 }
 
 /* set_rows sets the lanes of a tile, packs their queries and returns how many lanes are used. */
@@ -232,10 +264,8 @@ static int set_rows(tile *t, const row_choice *choice)
     t->columns = t->pr->p.head_dim_v;
     set_lanes(t, choice);
     survey_lanes(t);
-    if (t->used && t->pr->p.integer)
-        round_queries(t);
     if (t->used)
-        pack_queries(t);
+        pack_tile(t);
     return t->used;
 }
 
@@ -252,9 +282,33 @@ static int are_few(const attn_kernels *kernels, attn_lanes lanes)
     return attn_lane_count(lanes) <= kernels->few;
 }
 
+/* key_tensor gives K or V in the version that is read at the moment. */
 static const attn_tensor *key_tensor(const tile *t, int which)
 {
-    return which == KEYS ? &t->pr->p.k : &t->pr->p.v;
+    const attn_params *p = &t->pr->p;
+    if (t->version == RECENT)
+        return which == KEYS ? &p->recent.k : &p->recent.v;
+    return which == KEYS ? &p->k : &p->v;
+}
+
+/* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
+OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
+{
+    return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
+}
+
+OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
+{
+    if (t->version == RECENT)
+        next_recent_place(&t->pr->p, at);
+    else
+        next_place(&t->pr->p, &t->s, at);
+}
+
+/* in_units tells whether keys are read as whole numbers. */
+static int in_units(const tile *t)
+{
+    return t->pr->p.integer && t->version == STORED;
 }
 
 /* row_of gives that row of K or of the columns of V. */
@@ -284,7 +338,7 @@ static void widen_row(const tile *t, int which, float *to, const char *row, cons
 {
     const int dtype = key_tensor(t, which)->dtype;
     const int64_t dim = row_dim(t, which);
-    if (which == KEYS && t->pr->p.integer)
+    if (which == KEYS && in_units(t))
         storages[dtype].unpack((q8_unit *)(void *)to, row, dim);
     else if (has_scales(dtype))
         t->pl->kernels->widen_i8(
@@ -302,12 +356,12 @@ static void copy_rows(tile *t, int which, int64_t j)
     const int64_t stride = bytes_between(x->dtype, x->stride_seq);
     key_tile *keys = t->keys;
     const int from = (int)(j - keys->j0), end = keys->copied_from[which];
-    key_place at = key_at(&t->pr->p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     const char *row = row_of(t, which, &at);
     int r;
     for (r = from; r < end; r++, row += stride, next_row(&at)) {
         if (at.left == 0) {
-            next_place(&t->pr->p, &t->s, &at);
+            next_tile_place(t, &at);
             row = row_of(t, which, &at);
         }
         widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
@@ -332,9 +386,9 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 {
     const attn_tensor *x = key_tensor(t, which);
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     *stride = x->stride_seq;
-    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[which] || few_values))
+    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[t->version][which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
@@ -345,7 +399,7 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
 static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
 {
     const attn_tensor *k = &t->pr->p.k;
-    const key_place at = key_at(&t->pr->p, &t->s, j);
+    const key_place at = tile_key_at(t, j);
     const int64_t pitch = t->pl->pitch[KEYS];
     attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
     list[0] = list[1] = row_of(t, KEYS, &at);
@@ -364,15 +418,16 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
 {
     const attn_params *p = &t->pr->p;
     const attn_tensor *x = key_tensor(t, which);
-    key_place at = key_at(p, &t->s, j);
+    key_place at = tile_key_at(t, j);
     int64_t run = min64(n, at.left), left, count = 0;
+    const int paged = t->version == STORED && p->kv_rows.page_size;
     int even = 1;
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         p->kv_rows.page_size ? p->kv_rows.page_size : n, /* No run is longer. */
+                         paged ? p->kv_rows.page_size : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
-        next_place(p, &t->s, &at);
+        next_tile_place(t, &at);
         run = min64(left, at.left);
         even &= run == min64(left, runs->each);
         list[count++] = row_of(t, which, &at);
@@ -392,7 +447,7 @@ static int few_runs(const tile *t, int which, int64_t j, int n, attn_lanes lanes
         return 0;
     if (which == VALUES)
         return list_runs(t, which, j, n, t->operand_runs, runs);
-    if (n % ATTN_BLOCK || (floats && !pl->in_place[which]))
+    if (n % ATTN_BLOCK || (floats && !pl->in_place[t->version][which]))
         return 0;
     return list_runs(t, which, j, n, t->operand_runs, runs) &&
            (runs->first == n || (runs->first % ATTN_BLOCK == 0 && runs->each % ATTN_BLOCK == 0));

@@ -163,7 +163,7 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     set_blocks(t, j0, n);
     add_blocks(t, j0, class, leads && values);
     if (values) {
-        const int64_t end = min64(next + t->pl->keys, t->hi);
+        const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
         attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair);
         if (t->pr->drop_below)
             drop_keys(t, t->s_tile, j0, n);
@@ -171,15 +171,28 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     }
 }
 
-/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles. */
+/* narrow_to_version has a version read from now on, and narrows *from..*to-1 to what is seen of it. */
+static void narrow_to_version(tile *t, int version, int64_t *from, int64_t *to)
+{
+    t->version = version;
+    *from = max64(*from, t->spans[version].lo);
+    *to = min64(*to, t->spans[version].hi);
+}
+
+/* add_key_tile adds the tile of keys j0 to end-1 to the states of `count` row tiles: first those pairs
+ * that read what is stored, then those that read p.recent. To the other pairs each visit does nothing. */
 static void add_key_tile(tile *const *tiles, int count, int64_t j0, int64_t end, int values)
 {
-    int g;
-    open_keys(tiles[0], j0, (int)(end - j0));
-    for (g = 0; g < count; g++) {
-        const int64_t from = max64(j0, tiles[g]->lo), to = min64(end, tiles[g]->hi);
-        if (from < to)
-            add_keys(tiles[g], from, (int)(to - from), values);
+    const int versions = versions_of(&tiles[0]->pr->p);
+    int version, g;
+    for (version = 0; version < versions; version++) {
+        open_keys(tiles[0], j0, (int)(end - j0));
+        for (g = 0; g < count; g++) {
+            int64_t from = j0, to = min64(end, tiles[g]->hi);
+            narrow_to_version(tiles[g], version, &from, &to);
+            if (from < to)
+                add_keys(tiles[g], from, (int)(to - from), values);
+        }
     }
 }
 

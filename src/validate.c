@@ -9,6 +9,7 @@
 #include "rules.c"
 #include "problem.c"
 #include "keys.c"
+#include "masks.c"
 #include "overlap.c"
 
 static attn_status check_sizes(const attn_params *p, text *why)
@@ -93,6 +94,10 @@ static const pair_rule pair_rules[] = {
     TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
     TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
     TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
+    NUMBER_ALONE(recent.ring, recent.keys, " is set, but recent.keys is 0"),
+    ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
+    ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),
+    NUMBER_ALONE(recent.num_entries, recent.entries, " is set, but recent.entries is NULL"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
@@ -135,6 +140,8 @@ static attn_status check_settings(const attn_params *p, text *why)
           " must be 8 for i8 when k_scales is given" },
         { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
           " must be 8 for i8 when v_scales is given" },
+        { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
+          " is set, but recent.ring, the rows of its k and v, is 0" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
         { p->window_right < -1, "window_right", p->window_right,
           " must be -1 (unbounded) or more" },
@@ -189,6 +196,10 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
+    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || p->logits.data))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
+                         p->logits.data ? " is set: logits need one version of each key"
+                                        : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
     if (p->impl == ATTN_IMPL_NAIVE)
@@ -324,7 +335,45 @@ static attn_status check_tensors(const attn_params *p, text *why)
         return bad(why, ATTN_ERR_ARG, "k.data is NULL");
     if (has_keys && wants_values(p) && !p->v.data)
         return bad(why, ATTN_ERR_ARG, "v.data is NULL");
+    if (has_keys && p->recent.keys && !p->recent.k.data)
+        return bad(why, ATTN_ERR_ARG, "recent.k.data is NULL");
+    if (has_keys && p->recent.keys && wants_values(p) && !p->recent.v.data)
+        return bad(why, ATTN_ERR_ARG, "recent.v.data is NULL");
     return ATTN_OK;
+}
+
+/* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
+ * from it. */
+COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
+                                   const sequence *s, text *why)
+{
+    const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
+    const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
+    int64_t lo, hi, first;
+    visible_range(ranges, p, s, s->row_from + s->offset, &lo, &hi);
+    first = s->key_base + min64(max64(lo, recent_from(p, s->row_from + s->offset)), s->kv_len);
+    if (s->row_from == s->row_to || begin <= first)
+        return ATTN_OK;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "recent: the first row of sequence b (#) reads keys n from # on, but the "
+                       "ring, of # rows, has those from # on",
+                       NUMBERS(s->b, first, p->recent.ring, begin));
+}
+
+/* check_recent wants each sequence to have an entry and what it reads of it. */
+COLD static attn_status check_recent(const attn_params *p, text *why)
+{
+    const range_list ranges = ranges_of(p);
+    attn_status status = ATTN_OK;
+    int64_t b;
+    for (b = 0; p->recent.keys && b < p->batch && !status; b++) {
+        const int64_t entry = entry32(p->recent.entries, b, b);
+        const sequence s = sequence_of(p, b);
+        if (p->recent.entries && (entry < 0 || entry >= p->recent.num_entries))
+            return bad_limit(why, "recent.entries", b, entry, p->recent.num_entries - 1);
+        status = check_held(p, &ranges, &s, why);
+    }
+    return status;
 }
 
 static attn_status check_outputs(const attn_params *p, text *why)
@@ -440,8 +489,8 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
-static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_outputs,
-                                           check_tree, check_csr };
+static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
+                                           check_outputs, check_tree,      check_csr };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)

@@ -8,7 +8,8 @@
 /* all_see tells whether the ranges leave keys j0 to j0+n-1 to every used lane. */
 static int all_see(const tile *t, int64_t j0, int n)
 {
-    return t->all_from <= j0 && t->all_to >= j0 + n;
+    const key_span *seen = &t->spans[t->version];
+    return seen->all_from <= j0 && seen->all_to >= j0 + n;
 }
 
 static int range_class(const tile *t, int64_t j0, int n)
@@ -20,8 +21,8 @@ static int range_class(const tile *t, int64_t j0, int n)
         const lane *l = &t->lanes[r];
         if (!l->used)
             continue;
-        full &= l->lo <= j0 && l->hi >= j0 + n;
-        any |= l->lo < j0 + n && l->hi > j0;
+        full &= seen_from(l, t->version) <= j0 && seen_to(l, t->version) >= j0 + n;
+        any |= seen_from(l, t->version) < j0 + n && seen_to(l, t->version) > j0;
     }
     return full ? ATTN_TILE_FULL : any ? ATTN_TILE_PARTIAL : ATTN_TILE_EMPTY;
 }
@@ -31,8 +32,8 @@ static int range_class(const tile *t, int64_t j0, int n)
 static void lane_range(const tile *t, int r, int64_t j0, int n, int *begin, int *end)
 {
     const lane *l = &t->lanes[r];
-    *begin = l->used ? (int)min64(n, max64(0, l->lo - j0)) : 0;
-    *end = l->used ? (int)min64(n, max64(0, l->hi - j0)) : 0;
+    *begin = l->used ? (int)min64(n, max64(0, seen_from(l, t->version) - j0)) : 0;
+    *end = l->used ? (int)min64(n, max64(0, seen_to(l, t->version) - j0)) : 0;
 }
 
 /* show_all makes n keys visible to all lanes. */
@@ -107,9 +108,11 @@ static attn_lanes lanes_in_range(const tile *t, int64_t j0, int n)
     int r;
     if (all_see(t, j0, n))
         return t->span;
-    for (r = t->span.begin; r < t->span.end; r++)
-        if (t->lanes[r].used && t->lanes[r].lo < j0 + n && t->lanes[r].hi > j0)
+    for (r = t->span.begin; r < t->span.end; r++) {
+        const lane *l = &t->lanes[r];
+        if (l->used && seen_from(l, t->version) < j0 + n && seen_to(l, t->version) > j0)
             widen_lanes(&lanes, r);
+    }
     return lanes;
 }
 

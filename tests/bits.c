@@ -121,6 +121,11 @@ void make_fixture(fixture *f, const bits_case *c)
     }
     f->key = dtype_bytes(f->k_type, c->d);
     f->value = dtype_bytes(f->v_type, f->dv);
+    if (c->recent) {
+        const int recent = bits_batch(c) * c->hkv * bits_ring(c);
+        f->recent_k = make_input(c, recent * c->d, 4, bits_recent_k);
+        f->recent_v = make_input(c, recent * f->dv, 4, bits_recent_v);
+    }
     if (c->bias)
         f->bias = make_input(c, bits_bias_count(c), c->bias_dtype == BITS_F32 ? 4 : 2, bits_bias);
     f->sinks = c->sink ? make_input(c, c->hq, 4, bits_sink) : NULL;
@@ -229,6 +234,13 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     if (c->scaled) {
         p->k_scales = scales_from(c, f->k_scales, kv);
         p->v_scales = scales_from(c, f->v_scales, kv);
+    }
+    if (c->recent) {
+        const size_t ring = (size_t)(w->b * c->hkv * bits_ring(c));
+        p->recent.keys = c->recent;
+        p->recent.ring = bits_ring(c);
+        p->recent.k.data = (const char *)f->recent_k + ring * (size_t)c->d * 4;
+        p->recent.v.data = (const char *)f->recent_v + ring * (size_t)f->dv * 4;
     }
     if (!w->whole) {
         p->q.stride_seq = c->d;
@@ -593,8 +605,9 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         fixture f;
         if (!begin_case("%s", bits_cases[n].name))
             continue;
-        if (T.backend && (bits_cases[n].units || bits_cases[n].rotated || bits_cases[n].scaled)) {
-            SKIP("devices take no whole numbers, no scales and no rotated rows");
+        if (T.backend && (bits_cases[n].units || bits_cases[n].rotated || bits_cases[n].scaled ||
+                          bits_cases[n].recent)) {
+            SKIP("devices take no whole numbers, no scales, no rotated rows and no recent keys");
             continue;
         }
         if (!CHECK(strcmp(golden[n].name, bits_cases[n].name) == 0, "golden: %s", golden[n].name))

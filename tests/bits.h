@@ -18,7 +18,7 @@ typedef struct fixture {
     size_t size;        /* bytes of an element of q, k, v, o */
     int k_type, v_type; /* attn_dtype of k and v, */
     size_t key, value;  /* and the bytes of a row */
-    void *q, *k, *v, *bias;
+    void *q, *k, *v, *bias, *recent_k, *recent_v;
     float *k_scales, *v_scales;
     float *sinks, *slopes;
     unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */

@@ -28,7 +28,9 @@ enum {
     BITS_DLSE,
     BITS_SCALE,
     BITS_K_SCALE,
-    BITS_V_SCALE
+    BITS_V_SCALE,
+    BITS_RECENT_K,
+    BITS_RECENT_V
 };
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
 enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
@@ -58,6 +60,7 @@ typedef struct bits_case {
     int dlse;        /* the loss depends on lse, too */
     int lse_alone;   /* gradients take the row from lse, without its statistics */
     int rotated;     /* p.rotated */
+    int recent;      /* p.recent.keys; recent rows are f32 */
     int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
     int scaled;      /* k and v are of i8 with scales by key or by channel; .units may be BITS_I8 */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
@@ -149,6 +152,18 @@ static const bits_case bits_cases[] = {
     { "rotated", 2, 1, 9, 200, 128, .rotated = 3, .causal = 1, .outliers = 1 },
     { "rotated-80", 2, 1, 9, 200, 80, .dv = 33, .rotated = 3, .dtype = BITS_F16, .shift = 2 },
     { "rotated-q8_0", 2, 1, 9, 200, 288, .dv = 24, .rotated = 1, .units = BITS_Q8_0 },
+    /* recent keys: both versions in a block, in a chunk, in all */
+    { "recent", 2, 1, 17, 500, 64, .recent = 40, .causal = 1, .outliers = 1 },
+    { "recent-q4_0", 4, 2, 9, 200, 64, .recent = 64, .units = BITS_Q4_0, .causal = 1, .shift = 2 },
+    { "recent-q8_0-long", 1, 1, 5, 2309, 32, .recent = 1100, .units = BITS_Q8_0, .key_base = 1021,
+      .causal = 1, .shift = 2 },
+    { "recent-rotated", 2, 1, 9, 200, 128, .recent = 33, .rotated = 3, .units = BITS_Q5_0,
+      .causal = 1 },
+    { "recent-window", 2, 1, 21, 330, 40, .batch = 3, .recent = 30, .dtype = BITS_F16, .left = 5,
+      .ragged = 41, .key_base = 1021, .causal = 1, .window = 1, .window_left = 100, .softcap = 30,
+      .sink = 1, .outliers = 1 },
+    { "recent-all", 1, 1, 9, 100, 32, .recent = 500, .units = BITS_Q8_0, .shift = 2 },
+    { "recent-partial", 2, 2, 9, 300, 40, .recent = 100, .partial = 1, .outliers = 1 },
     /* raw states and logits */
     { "partial", 2, 2, 9, 1100, 40, .partial = 1, .outliers = 1 },
     { "partial-empty", 2, 2, 25, 18, 16, .partial = 1, .causal = 1, .outliers = 1 },
@@ -516,6 +531,22 @@ static inline uint32_t bits_k(const bits_case *c, uint32_t at)
     if (c->bias == BITS_BIAS_POISON_KV && bits_is_hole(c, column))
         return bits_poison(c, column);
     return bits_number(bits_random(c, BITS_K, at), 0, 6, 0, c->dtype);
+}
+
+/* Recent rows lie in rings [batch, hkv, bits_ring, d or dv] of f32, by n. */
+static inline int bits_ring(const bits_case *c)
+{
+    return c->skv + 3;
+}
+
+static inline uint32_t bits_recent_k(const bits_case *c, uint32_t at)
+{
+    return bits_number(bits_random(c, BITS_RECENT_K, at), 0, 6, 0, BITS_F32);
+}
+
+static inline uint32_t bits_recent_v(const bits_case *c, uint32_t at)
+{
+    return bits_number(bits_random(c, BITS_RECENT_V, at), 0, 6, 0, BITS_F32);
 }
 
 /* Of k in units: a scale, 2^-7 .. 2^-6 as an f16, and whole numbers in all of their range. */

@@ -37,6 +37,7 @@ typedef struct model_sequence {
     int32_t ids[NUMBERS];         /* what was appended as this number */
     unsigned char fates[NUMBERS]; /* of those below end */
     int32_t pages[ROWS];          /* names; -1 = none */
+    int64_t recent[ROWS];         /* the number in each recent row; -1 = none */
 } model_sequence;
 
 typedef struct model {
@@ -49,8 +50,10 @@ static model now, trial;
 static void model_restart(model_sequence *q)
 {
     q->begin = q->end = 0;
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < ROWS; i++) {
         q->pages[i] = -1;
+        q->recent[i] = -1;
+    }
 }
 
 static void model_start(model *m)
@@ -81,6 +84,8 @@ static void model_append(const attn_cache *c, model *m, int64_t sequence, int64_
         const int64_t number = q->end++, gone = number - c->rows;
         q->ids[number] = m->next_id++;
         q->fates[number] = PRESENT;
+        if (c->recent > 0)
+            q->recent[number % c->recent_rows] = number;
         if (gone >= q->begin) {
             q->fates[gone] = OVERWRITTEN;
             q->begin = gone + 1;
@@ -123,13 +128,31 @@ static int model_forgets(const model_sequence *q, int64_t begin, int64_t end)
     return begin > q->begin || begin == end;
 }
 
+/* Keys before its own that a row reads from the recent rows. */
+static int64_t recent_before(const attn_cache *c)
+{
+    const int hidden = c->ring && c->window_left > 0 && c->window_left < c->recent;
+    return hidden ? c->window_left : c->recent - 1;
+}
+
+/* Every number of which a query at `end` reads the recent row is in one. */
+static int model_has_recent(const attn_cache *c, const model_sequence *q, int64_t begin,
+                            int64_t end)
+{
+    const int64_t first = end - recent_before(c);
+    for (int64_t n = first > begin ? first : begin; c->recent > 0 && n < end; n++)
+        if (q->recent[n % c->recent_rows] != n)
+            return 0;
+    return 1;
+}
+
 /* Every number that a query at `end` may look at is there, or the caller did without it. */
 static int model_may_keep(const attn_cache *c, const model_sequence *q, int64_t begin, int64_t end)
 {
     for (int64_t n = end > c->window_left ? end - c->window_left : 0; n < end; n++)
         if (q->fates[n] == OVERWRITTEN && !(n < begin && model_forgets(q, begin, end)))
             return 0;
-    return 1;
+    return model_has_recent(c, q, begin, end);
 }
 
 static void model_keep(const attn_cache *c, model_sequence *q, int64_t begin, int64_t end)
@@ -216,6 +239,11 @@ static void random_shape(attn_cache *c)
         c->ring = 1;
         c->window_left = rng_int(0, c->capacity - 1);
     }
+    if (rng_chance(40)) {
+        c->recent = rng_int(1, c->ring ? c->capacity : 30);
+        c->recent_rows = rng_chance(20) ? 0 : c->recent + rng_int(0, 12);
+        c->recent_dtype = (int)rng_int(0, 2);
+    }
     if (c->page_size > 0 && rng_chance(50)) /* too few pages for all */
         c->num_pages = rng_int(1, c->num_sequences * ((c->capacity - 1) / c->page_size + 1));
 }
@@ -260,11 +288,12 @@ static const char *kind_text(void)
     static char text[300];
     snprintf(text, sizeof text,
              "sequences %d layers %d heads %d dims %d %d capacity %d page_size %d num_pages %d "
-             "ring %d window_left %d layout %d types %s %s",
+             "ring %d window_left %d recent %d in %d layout %d types %s %s",
              (int)cache.num_sequences, (int)cache.num_layers, (int)cache.num_heads_kv,
              (int)cache.head_dim, (int)cache.head_dim_v, (int)cache.capacity, (int)cache.page_size,
-             (int)cache.num_pages, cache.ring, (int)cache.window_left, cache.layout,
-             dtype_name(cache.k.dtype), dtype_name(cache.v.dtype));
+             (int)cache.num_pages, cache.ring, (int)cache.window_left, (int)cache.recent,
+             (int)cache.recent_rows, cache.layout, dtype_name(cache.k.dtype),
+             dtype_name(cache.v.dtype));
     return text;
 }
 
@@ -409,6 +438,42 @@ static int view_key_is_right(const attn_params *p, int64_t layer, int64_t b, int
     return 1;
 }
 
+/* Number n lies in row n % ring of the sequence's entry, as attn_recent says. */
+static int recent_is_right(const attn_params *p, int64_t layer, int64_t b, int64_t sequence,
+                           int64_t n)
+{
+    const attn_recent *r = &p->recent;
+    const int32_t id = now.q[sequence].ids[n];
+    for (int side = 0; side < 2; side++) {
+        const attn_tensor *t = side == 0 ? &r->k : &r->v;
+        for (int64_t h = 0; h < p->num_heads_kv; h++) {
+            const unsigned char *at = (const unsigned char *)t->data +
+                                      (r->entries[b] * t->stride_batch + h * t->stride_head +
+                                       n % r->ring * t->stride_seq) *
+                                          (ptrdiff_t)dtype_size(t->dtype);
+            for (int64_t d = 0; d < dim_of(side); d++)
+                if (float_bits(dtype_load(t->dtype, at + (size_t)d * dtype_size(t->dtype))) !=
+                    rounded[cache.recent_dtype][value_at(id, layer, side, h, d)])
+                    return 0;
+        }
+    }
+    return 1;
+}
+
+/* The view says from which number on recent rows are there: all that the model has. */
+static int recents_are_right(const attn_params *p, int64_t layer, const int32_t *chosen)
+{
+    int good = p->recent.keys == cache.recent && p->recent.ring == cache.recent_rows;
+    for (int64_t b = 0; b < p->batch && good && cache.recent > 0; b++) {
+        const model_sequence *q = &now.q[chosen[b]];
+        for (int64_t n = q->begin; n < q->end && good; n++)
+            good = n < p->recent.begin[b] ? q->recent[n % cache.recent_rows] != n
+                                          : q->recent[n % cache.recent_rows] == n &&
+                                                recent_is_right(p, layer, b, chosen[b], n);
+    }
+    return good;
+}
+
 static int64_t shared_in_model(const int32_t *chosen, int64_t batch)
 {
     const model_sequence *first = &now.q[chosen[0]];
@@ -437,6 +502,7 @@ static int view_is_right(const attn_params *p, int64_t layer, const int32_t *cho
         for (int64_t j = 0; j < p->kv_len[b] && good; j += 1 + rng_int(0, 5))
             good = view_key_is_right(p, layer, b, chosen[b], j);
     }
+    good = good && recents_are_right(p, layer, chosen);
     return good && p->shared_keys == (batch > 0 ? shared_in_model(chosen, batch) : 0);
 }
 
@@ -456,6 +522,7 @@ static void check_view(void)
                "%s", why))
         return;
     memset(&p.kv_rows, 1, sizeof p.kv_rows);
+    memset(&p.recent, 1, sizeof p.recent);
     p.kv_begin = chosen;
     CHECK(attn_cache_view(&cache, layer, all ? NULL : chosen, batch, &p,
                           all ? NULL : room + sizeof room - need, need, why, WHY) == ATTN_OK,
@@ -519,7 +586,8 @@ static void choose_layout(attn_tensor *t, const attn_cache_step *s, int side)
 {
     const int64_t dim = dim_of(side), heads = cache.num_heads_kv;
     const int64_t elements = (int64_t)sizeof inputs[0] / 4;
-    t->dtype = rng_chance(50) ? (side == 0 ? cache.k.dtype : cache.v.dtype) : ATTN_F32;
+    t->dtype = rng_chance(50) && cache.recent == 0 ? (side == 0 ? cache.k.dtype : cache.v.dtype)
+                                                   : ATTN_F32;
     t->data = inputs[side];
     if (rng_chance(50))
         return;
@@ -565,7 +633,11 @@ static attn_status expected_append(const step *t)
         const model_sequence *q = &now.q[t->sequences[b]];
         const int64_t present = q->end - q->begin;
         const int64_t kept = present < cache.window_left ? present : cache.window_left;
+        const int64_t read =
+            cache.recent == 0 || present < recent_before(&cache) ? present : recent_before(&cache);
         if (t->counts[b] > (cache.ring ? cache.rows - kept : cache.capacity - present))
+            return ATTN_ERR_FULL;
+        if (cache.recent > 0 && t->counts[b] > cache.recent_rows - read)
             return ATTN_ERR_FULL;
     }
     memcpy(&trial, &now, sizeof now);

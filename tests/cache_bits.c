@@ -35,6 +35,7 @@ typedef struct passage { /* one way through a cache */
     int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
     int32_t order[BATCH];             /* of the sequences in the cache */
     int rollback, turned, positions, packed, stored;
+    int64_t recent;
     int moved; /* saved halfway, and loaded into a cache of another shape */
     attn_rope rope;
     const attn_kernels *kernels;
@@ -44,6 +45,7 @@ static float keys[BATCH][GROUP_HEADS][LONG][BIT_DIM], vals[BATCH][GROUP_HEADS][L
 static float queries[BATCH][QUERY_HEADS][LONGEST][BIT_DIM];
 static float mean[GROUP_HEADS][BIT_DIM];
 static unsigned char plain_k[sizeof keys], plain_v[sizeof vals];
+static unsigned char kept_k[sizeof keys], kept_v[sizeof vals]; /* as recent rows */
 typedef struct results {
     float o[BATCH][QUERY_HEADS][LONGEST][BIT_DIM_V], lse[BATCH][QUERY_HEADS][LONGEST];
     float stats[BATCH][QUERY_HEADS][LONGEST][2];
@@ -84,6 +86,25 @@ static void center(float (*rows)[BIT_DIM], const float *by)
             rows[i][d] -= by[d];
 }
 
+/* Whether keys and values come in the types of the cache. */
+static int comes_stored(const passage *w)
+{
+    return w->stored && !w->packed && !cache.rotated && !cache.k_mean;
+}
+
+/* Recent rows of all numbers: what is rounded elsewhere, or what came rounded. */
+static void keep_recent(const passage *w, float (*turned)[GROUP_HEADS][LONG][BIT_DIM],
+                        float (*values)[GROUP_HEADS][LONG][BIT_DIM_V])
+{
+    const size_t n = sizeof keys / sizeof(float), n_v = sizeof vals / sizeof(float);
+    if (comes_stored(w)) {
+        attn_convert(turned, ATTN_F32, plain_k, cache.k.dtype, n);
+        attn_convert(values, ATTN_F32, plain_v, cache.v.dtype, n_v);
+    }
+    attn_convert(kept_k, cache.recent_dtype, turned, ATTN_F32, n);
+    attn_convert(kept_v, cache.recent_dtype, values, ATTN_F32, n_v);
+}
+
 /* Keys of all numbers as a cache should store them: turned by one call, values converted. What is
  * centered or rotated or has fewer than 16 bits is made of turned keys in f32. */
 static void make_plain(const passage *w)
@@ -91,7 +112,7 @@ static void make_plain(const passage *w)
     static float turned[BATCH][GROUP_HEADS][LONG][BIT_DIM],
         values[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
     const int k_rotated = (cache.rotated & ATTN_ROTATED_K) != 0;
-    const int in_f32 = cache.k.dtype > ATTN_BF16 || k_rotated || cache.k_mean;
+    const int in_f32 = cache.k.dtype > ATTN_BF16 || k_rotated || cache.k_mean || cache.recent;
     attn_rope_rows rows = { 0 };
     rows.batch = BATCH;
     rows.num_heads = GROUP_HEADS;
@@ -115,6 +136,7 @@ static void make_plain(const passage *w)
     if (cache.rotated & ATTN_ROTATED_V)
         attn_rotate(values[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM_V);
     attn_convert(plain_v, cache.v.dtype, values, ATTN_F32, sizeof vals / sizeof(float));
+    keep_recent(w, turned, values);
 }
 
 /* What both calls have in common: `rows` query rows from row t on. */
@@ -167,6 +189,13 @@ static void run_plain(const passage *w)
     p.v.dtype = cache.v.dtype;
     p.rotated = cache.rotated;
     p.k_centered = cache.k_mean != NULL;
+    if (cache.recent > 0) { /* Number n lies in row n. */
+        p.recent.keys = cache.recent;
+        p.recent.ring = LONG;
+        p.recent.k = strided(kept_k, GROUP_HEADS, LONG, BIT_DIM);
+        p.recent.v = strided(kept_v, GROUP_HEADS, LONG, BIT_DIM_V);
+        p.recent.k.dtype = p.recent.v.dtype = cache.recent_dtype;
+    }
     CHECK(test_run(&p) == ATTN_OK, "plain");
 }
 
@@ -223,7 +252,7 @@ static void append_rows(const passage *w, int64_t batch, int64_t first, const in
         positions[at] = w->shift[at / s.seq_len] + first + at % s.seq_len;
     if (w->packed)
         pack_step(w, &s, first, cu, positions);
-    else if (w->stored && !cache.rotated && !cache.k_mean)
+    else if (comes_stored(w))
         take_stored(&s, first);
     s.rope = w->turned ? &w->rope : NULL;
     s.positions = w->turned && w->positions ? positions : NULL;
@@ -305,10 +334,12 @@ static void compare_passage(const passage *w)
                       memcmp(plain.stats[b][h][w->prefix], got.stats[b][h][w->prefix],
                              rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
-                  "rollback %d, moved %d, rope %d, rotated %d, mean %d, types %s %s, kernels %s",
+                  "rollback %d, moved %d, rope %d, rotated %d, mean %d, recent %d in %d, types %s "
+                  "%s, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
                   (int)w->chunk, (int)w->window, w->rollback, w->moved, w->turned, cache.rotated,
-                  cache.k_mean != NULL, dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
+                  cache.k_mean != NULL, (int)cache.recent, (int)cache.recent_rows,
+                  dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
                   attn_kernels_name(w->kernels));
         }
 }
@@ -354,6 +385,7 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
     w.packed = rng_chance(30);
     w.moved = rng_chance(50);
     w.stored = !w.turned && rng_chance(50);
+    w.recent = rng_chance(50) ? rng_int(1, 70) : 0;
     w.rope.interleaved = rng_chance(50);
     for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
         w.shift[b] = rng_int(-9, 9);
@@ -361,6 +393,14 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
         sets++;
     w.kernels = attn_kernels_get((int)rng_int(0, sets - 1));
     return w;
+}
+
+/* Room for steps of `longest` keys. */
+static void set_recent(const passage *w, attn_cache *c, int64_t longest)
+{
+    c->recent = c->ring && w->recent > c->capacity ? c->capacity : w->recent;
+    c->recent_rows = rng_chance(30) ? 0 : c->recent + longest - 1 + rng_int(0, 9);
+    c->recent_dtype = (int)rng_int(0, 2);
 }
 
 static int make_passage_cache(const passage *w)
@@ -380,6 +420,8 @@ static int make_passage_cache(const passage *w)
     cache.v.dtype = (int)rng_int(0, ATTN_Q4_0);
     cache.rotated = rng_chance(50) ? (int)rng_int(0, 3) : 0;
     cache.k_mean = rng_chance(40) ? mean[0] : NULL;
+    if (w->recent > 0)
+        set_recent(w, &cache, longest);
     return cache_start();
 }
 
@@ -403,6 +445,11 @@ static void move_cache(const passage *w)
     other.v.dtype = cache.v.dtype;
     other.rotated = cache.rotated;
     other.k_mean = cache.k_mean;
+    if (cache.recent > 0) { /* The ring may be of another size. */
+        set_recent(w, &other, (w->prefix > w->chunk ? w->prefix : w->chunk) + GARBAGE);
+        other.recent = cache.recent;
+        other.recent_dtype = cache.recent_dtype;
+    }
     cache = other;
     if (cache_start())
         CHECK(file_load(&s) == ATTN_OK, "%s", why);

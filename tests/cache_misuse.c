@@ -193,6 +193,11 @@ static const misuse misuses[] = {
     INT(size, PLAIN, shape.layout, 2, ARG, "layout (2) must be at most 1: 0 is BHSD, 1 is BSHD"),
     INT(size, PLAIN, shape.rotated, 4, ARG,
         "rotated (4) must be at most 3: 1 is K, 2 is V, 3 is both"),
+    N64(size, PLAIN, shape.recent, -1, ARG, "recent (-1) must be at least 0"),
+    N64(size, PLAIN, shape.recent_rows, 5, ARG, "recent_rows (5) is set, but recent is 0"),
+    INT(size, PLAIN, shape.recent_dtype, 1, ARG, "recent_dtype (1) is set, but recent is 0"),
+    INT(size, PLAIN, shape.recent_dtype, ATTN_Q8_0, ARG, "recent_dtype (5) must be at most 2"),
+    N64(init, RINGED, shape.recent, 13, ARG, "recent (13) of a ring must be at most capacity (12)"),
     PTR(init, PLAIN, shape.k_mean, misuse_room.memory, ARG, "k_mean overlaps the memory"),
     INT(size, PLAIN, shape.k.dtype, 9, ARG, "k.dtype (9) must be at most 8: 0 is f32, 1 is f16"),
     INT(size, PLAIN, shape.k.dtype, 8, UNSUPPORTED,
@@ -470,6 +475,65 @@ static void test_shared_write(void)
     CHECK(cache_is_unchanged(), "something changed");
 }
 
+static attn_status extend_by(int64_t count)
+{
+    attn_cache_step s = { 0 };
+    s.batch = 1;
+    s.seq_len = count;
+    return attn_cache_extend(&cache, &s, why, WHY);
+}
+
+/* Steps and roll-backs that the ring of recent rows cannot follow, with and without a window. */
+static void test_recent(void)
+{
+    for (int ring = 0; ring < 2; ring++) {
+        size_t need;
+        if (!begin_case("recent rows, ring %d", ring))
+            continue;
+        memset(&cache, 0, sizeof cache);
+        cache.num_sequences = 2;
+        cache.num_heads_kv = cache.head_dim = 1;
+        cache.capacity = 64;
+        cache.ring = ring;
+        cache.window_left = ring ? 5 : 0;
+        cache.recent = 8;
+        cache.recent_rows = 7;
+        CHECK(attn_cache_size(&cache, &need, why, WHY) == ATTN_ERR_ARG &&
+                  strcmp(why, "recent_rows (7) must be at least recent (8)") == 0,
+              "%s", why);
+        cache.recent_rows = 12;
+        if (!cache_start())
+            continue;
+        CHECK(extend_by(13) == ATTN_ERR_FULL && extend_by(12) == ATTN_OK, "%s", why);
+        cache_remember();
+        CHECK(extend_by(ring ? 8 : 6) == ATTN_ERR_FULL &&
+                  strcmp(why, ring
+                                  ? "sequence 0 with 12 keys and 8 new ones: a ring of recent_rows "
+                                    "(12) with recent (8) takes at most 7 in one step"
+                                  : "sequence 0 with 12 keys and 6 new ones: a ring of recent_rows "
+                                    "(12) with recent (8) takes at most 5 in one step") == 0,
+              "%s", why);
+        CHECK(cache_is_unchanged(), "something changed");
+        CHECK(extend_by(5) == ATTN_OK, "%s", why);
+        cache_remember(); /* Numbers 5 .. 16 have recent rows. */
+        CHECK(attn_cache_trim(&cache, 0, 0, ring ? 9 : 11, why, WHY) == ATTN_ERR_ARG &&
+                  strcmp(why, ring ? "end (9) must be at least 10: 5 keys before it are read from "
+                                     "the ring of recent_rows (12), which has overwritten those "
+                                     "below 5"
+                                   : "end (11) must be at least 12: 7 keys before it are read from "
+                                     "the ring of recent_rows (12), which has overwritten those "
+                                     "below 5") == 0,
+              "%s", why);
+        CHECK(attn_cache_fork(&cache, 0, 1, 9, why, WHY) == ATTN_ERR_ARG && cache_is_unchanged(),
+              "%s", why);
+        CHECK(attn_cache_fork(&cache, 0, 1, 12, why, WHY) == ATTN_OK && cache.recent_begin[1] == 5,
+              "%s", why);
+        CHECK(attn_cache_trim(&cache, 0, 0, 12, why, WHY) == ATTN_OK && extend_by(5) == ATTN_OK,
+              "%s", why);
+        CHECK(attn_cache_trim(&cache, 0, 6, 7, why, WHY) == ATTN_OK, "forgotten keys: %s", why);
+    }
+}
+
 /* What is not wanted has no type and no strides. */
 static void test_unwanted(void)
 {
@@ -485,6 +549,7 @@ static void test_unwanted(void)
 
 void test_cache_misuse(void)
 {
+    test_recent();
     test_unwanted();
     test_good_calls();
     test_misuses();

@@ -383,10 +383,23 @@ static void load_query(row *r)
         r->q[d] = load(bits_q(c, at + (uint32_t)d), c->dtype);
     if (c->rotated & 1)
         rotate(r->q, c->d);
+    memcpy(r->plain_q, r->q, sizeof r->q);
     for (d = 0; d < c->d && c->units && c->scaled == BITS_BY_CHANNEL; d++)
         r->q[d] = mul(r->q[d], k_scale(r, kv_row_number(r, 0) * (uint32_t)c->d + (uint32_t)d));
     for (d = 0; c->units && d < c->d; d += BITS_UNIT)
         r->scale[d / BITS_UNIT] = round_unit(r->q + d);
+}
+
+/* Whether the row reads key j from the recent rows, and which of them it is. */
+static int is_recent(const row *r, int j)
+{
+    return r->c->recent && j > r->pos - r->c->recent;
+}
+
+static uint32_t recent_row_number(const row *r, int j)
+{
+    int head = r->h / (r->c->hq / r->c->hkv), ring = bits_ring(r->c);
+    return (uint32_t)((r->b * r->c->hkv + head) * ring + (int)((r->base + j) % ring));
 }
 
 static f32 softcap(f32 s, int cap)
@@ -418,6 +431,12 @@ static f32 score(const row *r, int j)
     uint32_t k = kv_row_number(r, j) * (uint32_t)r->c->d;
     f32 s = 0;
     int d;
+    if (is_recent(r, j)) {
+        k = recent_row_number(r, j) * (uint32_t)r->c->d;
+        for (d = 0; d < r->c->d; d++)
+            s = fma32(r->plain_q[d], bits_recent_k(r->c, k + (uint32_t)d), s);
+        return mul(s, r->factor);
+    }
     if (r->c->units)
         return score_of_units(r, j);
     for (d = 0; d < r->c->d; d++)
@@ -464,8 +483,16 @@ static void clear(state *a)
     a->m = MINUS_INF;
 }
 
-/* Keys j0..j1-1, all of one block, enter the state of their chunk. */
-static void enter_block(const row *r, int j0, int j1, state *a)
+static f32 value_of(const row *r, int j, int d)
+{
+    const int dv = bits_dv(r->c);
+    if (is_recent(r, j))
+        return bits_recent_v(r->c, recent_row_number(r, j) * (uint32_t)dv + (uint32_t)d);
+    return load_v(r, kv_row_number(r, j) * (uint32_t)dv + (uint32_t)d);
+}
+
+/* Keys j0..j1-1, all of one block and one version, enter the state of their chunk. */
+static void enter_keys(const row *r, int j0, int j1, state *a)
 {
     const uint32_t threshold = 0x41800000; /* 16 */
     f32 bm = MINUS_INF, factor, p;
@@ -485,14 +512,25 @@ static void enter_block(const row *r, int j0, int j1, state *a)
         a->m = bm;
     }
     for (j = j0; j < j1; j++) {
-        uint32_t v = kv_row_number(r, j) * (uint32_t)dv;
         if (!r->alive[j])
             continue;
         p = exp2_32(sub(r->s[j], a->m));
         a->l = add(a->l, p);
         for (d = 0; d < dv && r->keep[j]; d++)
-            a->o[d] = fma32(p, load_v(r, v + (uint32_t)d), a->o[d]);
+            a->o[d] = fma32(p, value_of(r, j, d), a->o[d]);
     }
+}
+
+/* Keys of one block: first those that are read as they are stored. */
+static void enter_block(const row *r, int j0, int j1, state *a)
+{
+    int j = j0;
+    while (j < j1 && !is_recent(r, j))
+        j++;
+    if (j0 < j)
+        enter_keys(r, j0, j, a);
+    if (j < j1)
+        enter_keys(r, j, j1, a);
 }
 
 static void merge(const state *a, state *b, int dv)

@@ -45,6 +45,7 @@ typedef struct row {
     int b, h, i, keys;                   /* keys: of this batch entry */
     int64_t pos, base;                   /* pos in units of j; base = n of key 0 */
     f32 q[MAX_DIM];                      /* as given, or whole numbers */
+    f32 plain_q[MAX_DIM];                /* as given */
     f32 scale[MAX_DIM / BITS_UNIT];      /* of them */
     f32 factor;                          /* of the score */
     f32 s[MAX_KEYS];                     /* logits, base 2 */

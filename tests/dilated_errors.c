@@ -63,6 +63,7 @@ MAKER(kv_begin, c->p.kv_begin = ints)
 MAKER(key_base, c->p.key_base = bases)
 MAKER(ring, c->p.kv_rows.ring = SEQ)
 MAKER(pages, c->p.kv_rows.page_size = 2)
+MAKER(recent, c->p.recent.keys = c->p.recent.ring = 3)
 MAKER(shared_keys, c->p.shared_keys = 2)
 MAKER(alignment, c->p.alignment = ATTN_ALIGN_TOP_LEFT)
 MAKER(prefix, c->p.prefix = ints; c->p.causal = 1)
@@ -126,6 +127,7 @@ static const struct {
     REFUSED(key_base, "key_base"),
     REFUSED_FOR(ring, "kv_rows.ring (10)", A_CACHE),
     REFUSED_FOR(pages, "kv_rows.page_size (2)", A_CACHE),
+    REFUSED_FOR(recent, "recent.keys (3)", A_CACHE),
     REFUSED(shared_keys, "shared_keys (2)"),
     REFUSED(alignment, "alignment (1)"),
     REFUSED(prefix, "prefix"),

@@ -389,11 +389,12 @@ static ptrdiff_t wild_stride(void)
 
 #define AT(field) offsetof(attn_params, field)
 static const size_t wide_fields[] = {
-    AT(batch),           AT(num_heads_q),     AT(num_heads_kv),       AT(seq_len_q),
-    AT(seq_len_kv),      AT(head_dim),        AT(head_dim_v),         AT(window_left),
-    AT(window_right),    AT(chunk_size),      AT(block_mask.block_q), AT(block_mask.block_k),
-    AT(logits.num_rows), AT(auto_naive_keys), AT(shared_keys),        AT(part.row_begin),
-    AT(part.row_count),  AT(part.key_begin),  AT(part.key_count),
+    AT(batch),           AT(num_heads_q),        AT(num_heads_kv),       AT(seq_len_q),
+    AT(seq_len_kv),      AT(head_dim),           AT(head_dim_v),         AT(window_left),
+    AT(window_right),    AT(chunk_size),         AT(block_mask.block_q), AT(block_mask.block_k),
+    AT(logits.num_rows), AT(auto_naive_keys),    AT(shared_keys),        AT(part.row_begin),
+    AT(part.row_count),  AT(part.key_begin),     AT(part.key_count),     AT(recent.keys),
+    AT(recent.ring),     AT(recent.num_entries),
 };
 static const size_t int_fields[] = {
     AT(q.dtype),      AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
@@ -402,6 +403,7 @@ static const size_t int_fields[] = {
     AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
     AT(part.keys),    AT(part.continued), AT(layout),           AT(integer),
+    AT(recent.k.dtype),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
@@ -419,13 +421,14 @@ static const size_t stride_fields[] = {
     AT(v_scales.stride_dim),
 };
 static const size_t pointer_fields[] = {
-    AT(q.data),        AT(k.data),         AT(v.data),        AT(o.data),
-    AT(lse.data),      AT(stats.data),     AT(q_len),         AT(kv_len),
-    AT(kv_begin),      AT(cu_seqlens_q),   AT(cu_seqlens_kv), AT(key_base),
-    AT(q_offset),      AT(prefix),         AT(q_segments),    AT(kv_segments),
-    AT(tree_parents),  AT(bool_mask.data), AT(bit_mask.data), AT(block_mask.bitmap),
-    AT(bias.data),     AT(alibi_slopes),   AT(sinks),         AT(state.m),
-    AT(state.l),       AT(state.o),        AT(logits.data),   AT(k_scales.data),
+    AT(q.data),         AT(k.data),         AT(v.data),        AT(o.data),
+    AT(lse.data),       AT(stats.data),     AT(q_len),         AT(kv_len),
+    AT(kv_begin),       AT(cu_seqlens_q),   AT(cu_seqlens_kv), AT(key_base),
+    AT(q_offset),       AT(prefix),         AT(q_segments),    AT(kv_segments),
+    AT(tree_parents),   AT(bool_mask.data), AT(bit_mask.data), AT(block_mask.bitmap),
+    AT(bias.data),      AT(alibi_slopes),   AT(sinks),         AT(state.m),
+    AT(state.l),        AT(state.o),        AT(logits.data),   AT(recent.begin),
+    AT(recent.entries), AT(recent.k.data),  AT(recent.v.data), AT(k_scales.data),
     AT(v_scales.data),
 };
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))

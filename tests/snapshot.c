@@ -68,7 +68,7 @@ attn_status file_load(const attn_snapshot *s)
 static const int64_t page_sizes[] = { 0, 1, 7, 16, 64, 100 };
 
 static float mean[LAYERS * HEADS * DIM];
-static int with_mean;
+static int with_mean, with_recent, with_rows;
 
 static int start_cache(int k_type, int v_type, int64_t page_size, int ring)
 {
@@ -86,6 +86,9 @@ static int start_cache(int k_type, int v_type, int64_t page_size, int ring)
     cache.k.dtype = k_type;
     cache.v.dtype = v_type;
     cache.k_mean = with_mean ? mean : NULL;
+    cache.recent = with_recent;
+    cache.recent_rows = with_rows;
+    cache.recent_dtype = with_recent % 3;
     return cache_start();
 }
 
@@ -195,6 +198,37 @@ static void write_block(int64_t layer, int64_t sequence, int64_t first, int64_t 
     write_hash();
 }
 
+/* Recent rows of numbers first to first+count-1, where a view shows them. */
+static void write_recent_side(const attn_params *p, const attn_tensor *t, int64_t dim,
+                              int64_t first, int64_t count)
+{
+    const size_t bytes = dtype_bytes(t->dtype, 1);
+    for (int64_t h = 0; h < HEADS; h++)
+        for (int64_t n = first; n < first + count; n++)
+            write_rows((const unsigned char *)t->data +
+                           (size_t)(p->recent.entries[0] * t->stride_batch + h * t->stride_head +
+                                    n % p->recent.ring * t->stride_seq) *
+                               bytes,
+                       t->dtype, dim);
+}
+
+static void write_recent(int64_t layer, int64_t q)
+{
+    static unsigned char room[4096];
+    const int32_t chosen = (int32_t)q;
+    attn_params p = { 0 };
+    int64_t n, next;
+    CHECK(attn_cache_view(&cache, layer, &chosen, 1, &p, room, sizeof room, why, WHY) == ATTN_OK,
+          "%s", why);
+    n = cache.recent_begin[q] > cache.begin[q] ? cache.recent_begin[q] : cache.begin[q];
+    for (; n < cache.end[q]; n = next) {
+        next = n - n % 64 + 64 < cache.end[q] ? n - n % 64 + 64 : cache.end[q];
+        write_recent_side(&p, &p.recent.k, DIM, n, next - n);
+        write_recent_side(&p, &p.recent.v, DIM_V, n, next - n);
+        write_hash();
+    }
+}
+
 static uint64_t angles_of_table(const attn_rope *rope)
 {
     uint64_t hash = 0;
@@ -216,8 +250,8 @@ static uint64_t hash_of_mean(void)
 }
 
 typedef struct made_of { /* what a test may falsify */
-    uint64_t facts[FACTS];
-    uint64_t numbers[SEQUENCES][3];
+    uint64_t facts[FACTS + 2];
+    uint64_t numbers[SEQUENCES][4];
 } made_of;
 
 static made_of made_of_cache(const attn_snapshot *s)
@@ -226,7 +260,8 @@ static made_of made_of_cache(const attn_snapshot *s)
                               s->rope ? DIM : 0, s->rope && s->rope->interleaved,
                               s->rope ? angles_of_table(s->rope) : 0, hash_of_mean(), LAYERS, HEADS,
                               DIM, DIM_V, (uint64_t)cache.k.dtype, (uint64_t)cache.v.dtype,
-                              (uint64_t)cache.rotated, (uint64_t)cache.window_left },
+                              (uint64_t)cache.rotated, (uint64_t)cache.window_left,
+                              (uint64_t)cache.recent, (uint64_t)cache.recent_dtype },
                             { { 0 } } };
     made_of m = plain;
     for (int64_t b = 0; b < s->batch; b++) {
@@ -234,6 +269,7 @@ static made_of made_of_cache(const attn_snapshot *s)
         m.numbers[b][0] = (uint64_t)cache.begin[q];
         m.numbers[b][1] = (uint64_t)cache.end[q];
         m.numbers[b][2] = (uint64_t)cache.overwritten_below[q];
+        m.numbers[b][3] = cache.recent ? (uint64_t)cache.recent_begin[q] : 0;
     }
     return m;
 }
@@ -245,19 +281,21 @@ static void write_sequence(int64_t q)
             next = n - n % 64 + 64 < cache.end[q] ? n - n % 64 + 64 : cache.end[q];
             write_block(layer, q, n, next - n);
         }
+    for (int64_t layer = 0; layer < LAYERS && cache.recent; layer++)
+        write_recent(layer, q);
 }
 
 static void write_snapshot(const attn_snapshot *s, const made_of *m)
 {
     memset(&written, 0, sizeof written);
-    memcpy(written.bytes, "attnsnp1", 8);
+    memcpy(written.bytes, cache.recent ? "attnrec1" : "attnsnp1", 8);
     written.size = 8;
     write_hash();
-    for (int i = 0; i < FACTS; i++)
+    for (int i = 0; i < FACTS + (cache.recent ? 2 : 0); i++)
         write_word(m->facts[i]);
     write_hash();
     for (int64_t b = 0; b < s->batch; b++) {
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < (cache.recent ? 4 : 3); i++)
             write_word(m->numbers[b][i]);
         write_hash();
         write_sequence(s->sequences ? s->sequences[b] : b);
@@ -278,6 +316,7 @@ static void test_bytes(void)
         attn_snapshot s = file_snapshot(3, i % 3 ? order : NULL, i % 4 ? &rope : NULL);
         made_of m;
         with_mean = i % 7 == 0;
+        with_recent = i % 2 ? 0 : i / 2 * 3 + 1;
         mean[i] = (float)i;
         if (!begin_case("bytes %d", i) ||
             !start_cache(i % 8, (i * 3 + 1) % 8, RNG_PICK(page_sizes), i % 5 == 0))
@@ -519,6 +558,64 @@ FUZZ_HARNESS(snapshot, "snapshots that say anything: refused, or loaded as they 
 }
 
 /* Ropes that turn alike are one rope, however they are told. */
+/* 100 keys, of which a ring of 20 recent rows has the last. */
+static void append_pieces(void)
+{
+    for (int i = 0; i < 10; i++)
+        append_keys(0, 10);
+}
+
+/* What only a snapshot with recent rows can say, and what caches without them say to it. */
+static void test_recent(void)
+{
+    static const struct {
+        uint64_t begin;
+        const char *sentence;
+    } evil[] = { { (uint64_t)-1, "begin 0, end 100, recent_begin -1" },
+                 { 92, "begin 0, end 100, recent_begin 92" },
+                 { (uint64_t)INT64_MAX, "recent_begin 9223372036854775807" } };
+    const attn_snapshot s = file_snapshot(1, NULL, NULL);
+    made_of m;
+    if (!begin_case("recent rows") ||
+        (with_recent = 10, with_rows = 20, !start_cache(ATTN_Q8_0, 0, 16, 0)))
+        return;
+    with_rows = 0;
+    append_pieces();
+    m = made_of_cache(&s);
+    CHECK(m.numbers[0][3] == 80, "recent_begin %d", (int)m.numbers[0][3]);
+    write_snapshot(&s, &m);
+    CHECK(file_save(&s) == ATTN_OK && file.size == written.size &&
+              memcmp(file.bytes, written.bytes, file.size) == 0,
+          "the writer has other bytes");
+    for (size_t i = 0; i < sizeof evil / sizeof *evil; i++) {
+        m.numbers[0][3] = evil[i].begin;
+        write_snapshot(&s, &m);
+        use_written();
+        empty_cache();
+        CHECK(file_load(&s) == ATTN_ERR_DATA && strstr(why, evil[i].sentence) != NULL, "%s", why);
+        append_pieces();
+    }
+    CHECK(file_save(&s) == ATTN_OK, "%s", why);
+    empty_cache();
+    with_recent = 9;
+    if (start_cache(ATTN_Q8_0, 0, 16, 0))
+        CHECK(file_load(&s) == ATTN_ERR_ARG && strstr(why, "recent (10) must be 9, as here"), "%s",
+              why);
+    with_recent = 0;
+    if (start_cache(ATTN_Q8_0, 0, 16, 0))
+        CHECK(file_load(&s) == ATTN_ERR_ARG &&
+                  strstr(why, "recent of the cache (0), but the snapshot has recent rows"),
+              "%s", why);
+    append_keys(0, 10);
+    CHECK(file_save(&s) == ATTN_OK, "%s", why);
+    with_recent = 9;
+    if (start_cache(ATTN_Q8_0, 0, 16, 0))
+        CHECK(file_load(&s) == ATTN_ERR_ARG &&
+                  strstr(why, "recent of the cache (9), but the snapshot has no recent rows"),
+              "%s", why);
+    with_recent = 0;
+}
+
 static void test_ropes(void)
 {
     static float c[5000 * DIM / 2], sine[5000 * DIM / 2];
@@ -674,4 +771,5 @@ TEST_GROUP(snapshot, RUN_ONCE, "snapshots of caches: bytes, damage, strangers, e
     test_strangers();
     test_callbacks();
     test_damages();
+    test_recent();
 }

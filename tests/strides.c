@@ -66,6 +66,10 @@ void strides_forget(attn_params *p, attn_gradients *g, int layout, int64_t rows,
     FORGET_TENSOR(p->k, hkv, kept, p->head_dim, varlen_kv);
     FORGET_TENSOR(p->v, hkv, kept, dv, varlen_kv);
     FORGET_TENSOR(p->o, hq, rows, dv, varlen_q);
+    if (p->recent.keys > 0) {
+        FORGET_TENSOR(p->recent.k, hkv, p->recent.ring, p->head_dim, 0);
+        FORGET_TENSOR(p->recent.v, hkv, p->recent.ring, dv, 0);
+    }
     if (g != NULL) {
         FORGET_TENSOR(g->dout, hq, rows, dv, varlen_q);
         FORGET_TENSOR(g->dq, hq, rows, p->head_dim, varlen_q);

@@ -5,7 +5,9 @@
  *
  * A row: K, V | per cent of the size of O for 1024, 16384 and 262144 keys | the same with an outlier
  * channel in K. The reference is the textbook in double on numbers that no type has rounded; error and
- * size are roots of mean squares over ROWS rows. Scores have a deviation of 2. */
+ * size are roots of mean squares over ROWS rows. Scores have a deviation of 2. Rows of a second table have
+ * ALiBi with slopes 1/4, 1/16 and 1/64, by which late keys weigh most: K, V and recent keys | per cent
+ * for each slope, 16384 keys. */
 #include "attn.h"
 
 #include <math.h>
@@ -71,7 +73,8 @@ static void set_mean(void)
         mean[n % DIM] += k[n] / 1024;
 }
 
-static void textbook(long keys)
+/* slope: 0 means that all rows see all keys alike. Else they are the last rows, causal, with ALiBi. */
+static void textbook(long keys, float slope)
 {
     double *weight = room((size_t)keys * sizeof *weight);
     const double scale = 1 / sqrt((double)DIM);
@@ -84,6 +87,10 @@ static void textbook(long keys)
             for (d = 0; d < DIM; d++)
                 weight[j] += (double)q[r * DIM + d] * (double)k[j * DIM + d];
             weight[j] *= scale;
+            if (slope > 0)
+                weight[j] -= (double)slope * (double)(keys - ROWS + r - j);
+            if (slope > 0 && j > keys - ROWS + r)
+                weight[j] = -HUGE_VAL;
             most = fmax(most, weight[j]);
         }
         for (d = 0; d < DIM; d++)
@@ -150,7 +157,7 @@ static void store_scaled(attn_params *p, int channels, long keys)
 }
 
 static double error(int k_type, int v_type, int integer, int rotated, int centered, int channels,
-                    long keys)
+                    long keys, const float *slope, long recent)
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
@@ -164,6 +171,15 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
     p.integer = integer;
     p.rotated = rotated;
     p.k_centered = centered;
+    p.causal = slope != NULL;
+    p.alibi_slopes = slope;
+    p.alibi_stride = ATTN_STRIDE_BROADCAST;
+    if (recent) {
+        p.recent.keys = recent;
+        p.recent.ring = keys;
+        p.recent.k.data = k;
+        p.recent.v.data = v;
+    }
     p.k.data = k_stored;
     p.v.data = v_stored;
     if (k_type == ATTN_I8) {
@@ -182,6 +198,44 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
         size += exact[n] * exact[n];
     }
     return 100 * sqrt(wrong / size);
+}
+
+static void print_row(const char *name, const double *per_cent, int columns)
+{
+    int column;
+    printf("| %s |", name);
+    for (column = 0; column < columns; column++)
+        printf(" %.2g |", per_cent[column]);
+    puts("");
+}
+
+/* Late keys weigh most, and some of them are not rounded. */
+static void recent_rows(void)
+{
+    static const struct {
+        const char *name;
+        int type;
+        long recent;
+    } rows[] = {
+        { "q8_0, 0 recent keys", ATTN_Q8_0, 0 },     { "q8_0, 64 recent keys", ATTN_Q8_0, 64 },
+        { "q8_0, 256 recent keys", ATTN_Q8_0, 256 }, { "q5_0, 0 recent keys", ATTN_Q5_0, 0 },
+        { "q5_0, 64 recent keys", ATTN_Q5_0, 64 },   { "q5_0, 256 recent keys", ATTN_Q5_0, 256 },
+        { "q4_0, 0 recent keys", ATTN_Q4_0, 0 },     { "q4_0, 64 recent keys", ATTN_Q4_0, 64 },
+        { "q4_0, 256 recent keys", ATTN_Q4_0, 256 },
+    };
+    static const float slopes[] = { 1.0f / 4, 1.0f / 16, 1.0f / 64 };
+    enum { KINDS = sizeof rows / sizeof *rows, SLOPES = sizeof slopes / sizeof *slopes };
+    double per_cent[KINDS][SLOPES];
+    int row, column;
+    fill(0);
+    for (column = 0; column < SLOPES; column++) {
+        textbook(16384, slopes[column]);
+        for (row = 0; row < KINDS; row++)
+            per_cent[row][column] = error(rows[row].type, rows[row].type, 0, 0, 0, 0, 16384,
+                                          &slopes[column], rows[row].recent);
+    }
+    for (row = 0; row < KINDS; row++)
+        print_row(rows[row].name, per_cent[row], SLOPES);
 }
 
 int main(void)
@@ -233,17 +287,14 @@ int main(void)
         if (column % 3 == 0)
             fill(column / 3);
         set_mean();
-        textbook(keys);
+        textbook(keys, 0);
         for (row = 0; row < TYPES; row++)
             per_cent[row][column] =
                 error(rows[row].k, rows[row].v, rows[row].integer, rows[row].rotated,
-                      rows[row].centered, rows[row].channels, keys);
+                      rows[row].centered, rows[row].channels, keys, NULL, 0);
     }
-    for (row = 0; row < TYPES; row++) {
-        printf("| %s |", rows[row].name);
-        for (column = 0; column < COLUMNS; column++)
-            printf(" %.2g |", per_cent[row][column]);
-        puts("");
-    }
+    for (row = 0; row < TYPES; row++)
+        print_row(rows[row].name, per_cent[row], COLUMNS);
+    recent_rows();
     return 0;
 }

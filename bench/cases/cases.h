@@ -51,6 +51,7 @@ typedef struct case_keys {
     int64_t page_size; /* of KEYS_PAGED; 0 otherwise */
     int64_t shared;    /* first keys that are the same in all batch entries: in pages that these
                         * share, else a copy for each; 0 = none */
+    int64_t recent;    /* keys that a row reads unrounded: attn_cache.recent */
     int untold;        /* the call is not told that they are the same */
     int typed;         /* k and v are stored as follows; 0 = as the case's dtype says */
     int k_dtype, v_dtype;

@@ -32,6 +32,8 @@ static attn_cache cache_of(const bench_case *c)
                                                 : 0,
                                .ring = ring,
                                .window_left = ring ? capacity - 1 : 0,
+                               .recent = c->keys.recent,
+                               .recent_rows = c->keys.recent ? capacity : 0,
                                .k.dtype = case_k_dtype(c),
                                .v.dtype = case_v_dtype(c) };
     return cache;

@@ -221,6 +221,7 @@ static const case_row rank[] = {
     TYPES_IN_TURN shape " types=f16,f32,bf16,e4m3,e5m2,q8_0/q4_0 |" TYPES_IN_TURN shape            \
                         " types=q8_0,q5_0,q4_0 scores=exact,integer"
 #define TYPES_IN_TURN "b=1 keys=contiguous shares=storage "
+#define AND_RECENT "keys=contiguous,recent-64"
 #define APPEND_PLACES "keys=contiguous,rope,table,pages-16,pages-table"
 static const case_row cache[] = {
     { "storage", "b{b} kv{kv} {types}",
@@ -237,6 +238,10 @@ static const case_row cache[] = {
     { "quantised", "q{sq} kv{kv} {types}{_scores}", ALL_TYPES("sq=1 kv=16384 group=2"), "", NULL },
     { "quantised", "q{sq} kv{kv} {types}{_scores}", ALL_TYPES("sq=512 kv=4608 mask=causal group=3"),
       "", NULL },
+    { "recent", "q{sq} kv{kv} {types} {keys}",
+      "b=1 sq=1 kv=4096,16384 types=q8_0,q4_0 group=+ shares=keys " AND_RECENT " |"
+      "b=1 sq=512 kv=4608 mask=causal types=q4_0 group=+ shares=keys " AND_RECENT,
+      "b=1 sq=1 kv=8192 types=q4_0 group=+ shares=keys " AND_RECENT, NULL },
     { "prefill", "b{b} q{sq} kv{kv} {types} {keys}",
       "b=1 sq=512 kv=4608 mask=causal types=f32,f16 group=+ shares=keys "
       "keys=contiguous,plain,pages-16,pages-1,pages-256",

@@ -60,6 +60,7 @@ static const struct {
     { "pages-1", "pages of 1", { .kind = KEYS_PAGED, .page_size = 1 } },
     { "pages-16", "pages of 16", { .kind = KEYS_PAGED, .page_size = 16 } },
     { "pages-256", "pages of 256", { .kind = KEYS_PAGED, .page_size = 256 } },
+    { "recent-64", "64 recent keys", { .kind = KEYS_CONTIGUOUS, .recent = 64 } },
     { "copies", "own copies", { .kind = KEYS_CONTIGUOUS } },
     { "shared", "shared pages", { .kind = KEYS_PAGED, .page_size = 16 } },
     { "untold", "shared, untold", { .kind = KEYS_PAGED, .page_size = 16, .untold = 1 } },

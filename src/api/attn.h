@@ -416,6 +416,25 @@ typedef struct attn_rows {
     ptrdiff_t table_stride;
 } attn_rows;
 
+/* An attn_recent keeps the last keys and values of a cache a second time, in full precision, as p.k and
+ * p.v may be quantised: the row at pos(i) reads key j from here if j > pos(i) - keys, and otherwise from
+ * p.k and p.v. So a row reads the same numbers in whatever step it comes, and a prefill has the bits of
+ * decoding. Rotation and a subtracted vector (rotated, k_centered) hold for both.
+ *
+ * k and v are rings [entries, num_heads_kv, ring, head_dim], or [entries, ring, num_heads_kv, head_dim]
+ * by p.layout: key j of sequence b lies in entry entries[b], row n(j) % ring. The ring must hold all
+ * keys that the rows of the call read from it, so it has at least keys + seq_len_q - 1 rows. */
+typedef struct attn_recent {
+    int64_t keys; /* keys up to its own that a row reads from here; 0 means off */
+    int64_t ring; /* rows of an entry, at least 1 */
+    /* [batch], the ring of the sequence holds keys n(j) from this number on; NULL means the last
+     * `ring` keys. */
+    const int64_t *begin;
+    const int32_t *entries; /* [batch], entry of each sequence; NULL means 0, 1, ... */
+    int64_t num_entries; /* entries that k and v hold, with `entries`; they are `batch` without */
+    attn_tensor k, v;    /* in f32, f16 or bf16 */
+} attn_recent;
+
 /* ------------------------------------------------------------------------------------------------
  * Further outputs
  * --------------------------------------------------------------------------------------------- */
@@ -602,6 +621,9 @@ typedef struct attn_params {
     const int64_t *key_base; /* [batch], position of the first key, 0 to 2^58; NULL means 0 */
     attn_rows kv_rows;       /* where the keys of a cache lie; all 0 means one after the other */
     int64_t shared_keys;     /* first keys that all entries share (see "Caches"), 0 to seq_len_kv */
+    /* The last keys of each row in full precision; all 0 means that every key is read from k and v. Impl
+     * naive, logits, parts, gradients, devices and the levels other than caches refuse it. */
+    attn_recent recent;
 
     /* ---- position of the queries */
 

@@ -35,6 +35,19 @@ static attn_status check_rollback(const attn_cache *c, int64_t q, int64_t begin,
                        values);
 }
 
+/* check_recent_kept refuses an end whose next row would read recent keys that are overwritten. */
+static attn_status check_recent_kept(const attn_cache *c, int64_t q, int64_t begin, int64_t end,
+                                     text *why)
+{
+    const int64_t before = keys_before(c), least = before ? c->recent_begin[q] + before : 0;
+    if (!before || begin == end || end >= least || begin >= c->recent_begin[q])
+        return ATTN_OK;
+    return bad_numbers(why, ATTN_ERR_ARG,
+                       "end (#) must be at least #: # keys before it are read from the ring of "
+                       "recent_rows (#), which has overwritten those below #",
+                       NUMBERS(end, least, before, c->recent_rows, c->recent_begin[q]));
+}
+
 ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
@@ -44,6 +57,7 @@ ATTN_API attn_status attn_cache_trim(attn_cache *c, int64_t q, int64_t begin, in
     if (begin || end) { /* It is no new start. */
         status = status ? status : check_present(c, q, "begin", begin, "end", end, &why);
         status = status ? status : check_rollback(c, q, begin, end, &why);
+        status = status ? status : check_recent_kept(c, q, begin, end, &why);
     }
     if (status)
         return status;
@@ -73,6 +87,23 @@ static void copy_keys(const attn_cache *c, int64_t from, int64_t to)
         copy_entry(c, run.at, to, run.rows);
 }
 
+/* copy_recent copies the recent rows, which have the same places in both sequences. */
+static void copy_recent(const attn_cache *c, int64_t from, int64_t to)
+{
+    int64_t layer;
+    int side;
+    for (layer = 0; layer < c->num_layers; layer++)
+        for (side = 0; side < CACHE_SIDES; side++) {
+            const attn_output o = recent_of(c, side, layer);
+            const attn_tensor t = as_tensor(&o);
+            cache_run run = { .number = max64(c->recent_begin[to], c->begin[to]) };
+            while (next_recent(c, from, c->end[to], &run)) {
+                const cache_place target = { to, run.at.row };
+                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+            }
+        }
+}
+
 ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, int64_t end,
                                      char *why_text, size_t why_bytes)
 {
@@ -87,9 +118,14 @@ ATTN_API attn_status attn_cache_fork(attn_cache *c, int64_t from, int64_t to, in
                          " must be empty: call attn_cache_trim(c, to, 0, 0, ...) first");
     status = status ? status : check_present(c, from, "begin", c->begin[from], "end", end, &why);
     status = status ? status : check_rollback(c, from, c->begin[from], end, &why);
+    status = status ? status : check_recent_kept(c, from, c->begin[from], end, &why);
     if (status)
         return status;
+    if (c->recent)
+        c->recent_begin[to] = c->recent_begin[from];
     set_numbers(c, to, c->begin[from], end, c->overwritten_below[from]);
+    if (c->recent)
+        copy_recent(c, from, to);
     if (c->page_size)
         share_pages(c, from, to);
     else
@@ -152,6 +188,10 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
         chosen.begin[b] = c->begin[q];
         chosen.length[b] = c->length[q];
         chosen.first_row[b] = c->first_row[q];
+        if (c->recent) {
+            chosen.recent_begin[b] = c->recent_begin[q];
+            chosen.recent_entries[b] = q;
+        }
         memcpy(table_of(&chosen, b), c->page_size ? table_of(c, q) : &q,
                (size_t)chosen.pages_per_sequence * sizeof q);
     }
@@ -169,6 +209,25 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->v = as_tensor(&v);
     p->rotated = c->rotated;
     p->k_centered = c->k_mean != NULL;
+}
+
+/* view_recent shows a layer of recent rows, with the arrays of the chosen sequences. */
+static void view_recent(const attn_cache *c, int64_t layer, const attn_cache *shown, attn_params *p)
+{
+    static const attn_recent none = { .keys = 0 };
+    attn_output k, v;
+    p->recent = none;
+    if (!c->recent)
+        return;
+    k = recent_of(c, CACHE_K, layer);
+    v = recent_of(c, CACHE_V, layer);
+    p->recent.keys = c->recent;
+    p->recent.ring = c->recent_rows;
+    p->recent.begin = shown->recent_begin;
+    p->recent.entries = shown->recent_entries;
+    p->recent.num_entries = c->num_sequences;
+    p->recent.k = as_tensor(&k);
+    p->recent.v = as_tensor(&v);
 }
 
 static void view_sequences(const attn_cache *c, int64_t batch, attn_params *p)
@@ -249,6 +308,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
         return status;
     shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;
     view_storage(c, layer, p);
+    view_recent(c, layer, &shown, p);
     view_sequences(&shown, batch, p);
     p->shared_keys = c->page_size ? count_shared(c, p) : 0;
     view_window(c, p);

@@ -36,6 +36,18 @@ static int next_run(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
     return 1;
 }
 
+/* next_recent is next_run for recent rows. */
+static int next_recent(const attn_cache *c, int64_t q, int64_t end, cache_run *run)
+{
+    run->number += run->rows;
+    if (run->number >= end)
+        return 0;
+    run->at.entry = q;
+    run->at.row = run->number % c->recent_rows;
+    run->rows = min64(c->recent_rows - run->at.row, end - run->number);
+    return 1;
+}
+
 /* A page_range is places of a table, which go on from the last to the first. */
 typedef struct page_range {
     int64_t first, count;
@@ -64,7 +76,7 @@ static int has_page(const attn_cache *c, const page_range *r, int64_t place_in_t
 }
 
 /* set_numbers makes numbers begin to end-1 present. If there are none, no number before them is
- * missed either. */
+ * missed either. The ring of recent rows keeps the last of those that it had and of new ones. */
 static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
                         int64_t overwritten_below)
 {
@@ -73,6 +85,10 @@ static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
     c->end[q] = end;
     c->length[q] = (int32_t)(end - begin);
     c->first_row[q] = (int32_t)(begin % c->rows);
+    if (c->recent) {
+        const int64_t held = begin == end ? end : min64(c->recent_begin[q], end);
+        c->recent_begin[q] = max64(held, end - c->recent_rows);
+    }
 }
 
 static int32_t take_page(attn_cache *c)

@@ -54,6 +54,24 @@ static attn_output layer_of(const attn_cache *c, int side, int64_t layer)
     return o;
 }
 
+/* recent_of gives one layer of the recent rows of K or V: [sequence, head, row, dim]. */
+static attn_output recent_of(const attn_cache *c, int side, int64_t layer)
+{
+    const ptrdiff_t dim = (ptrdiff_t)(side == CACHE_K ? c->head_dim : c->head_dim_v);
+    const ptrdiff_t head = (ptrdiff_t)c->recent_rows * dim;
+    attn_output o = { c->recent_dtype, (ptrdiff_t)c->num_heads_kv * head, head, dim,
+                      side == CACHE_K ? c->recent_k : c->recent_v };
+    o.data = (char *)o.data + bytes_between(o.dtype, layer * c->num_sequences * o.stride_batch);
+    return o;
+}
+
+/* recent_rows_of counts the recent rows of K, or of V, of all layers. */
+static int64_t recent_rows_of(const attn_cache *c)
+{
+    const int64_t heads = times(times(c->num_layers, c->num_sequences), c->num_heads_kv);
+    return c->recent ? times(heads, c->recent_rows) : 0;
+}
+
 typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an entry. */
     int64_t entry, row;
 } cache_place;
@@ -101,6 +119,9 @@ static const call_field cache_fields[] = {
     { VALUE(page_size, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(num_pages, F_INT64, BY_ALL, 0, INT32_MAX) },
     { VALUE(window_left, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(recent, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { VALUE(recent_rows, F_INT64, BY_ALL, 0, INT32_MAX) },
+    { DTYPE(recent_dtype, BY_ALL) },
     { LAYOUT },
     { VALUE(rotated, F_INT, BY_ALL, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
@@ -117,17 +138,21 @@ static const call_field state_fields[] = {
     { LIST(length, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(first_row, F_I32, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(table, F_I32, BY_ALL, AXIS_BATCH, AXIS_PAGE) },
+    { LIST(recent_begin, F_I64, BY_ALL, AXIS_NONE, AXIS_RECENT) },
+    { LIST(recent_entries, F_I32, BY_ALL, AXIS_NONE, AXIS_RECENT) },
     { LIST(end, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(overwritten_below, F_I64, BY_ALL, AXIS_NONE, AXIS_BATCH) },
     { LIST(uses, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
     { LIST(free_pages, F_I32, BY_ALL, AXIS_NONE, AXIS_ENTRY) },
     { LIST(desks, F_F32, BY_ALL, AXIS_BATCH, AXIS_ROW) },
+    { LIST(recent_k, F_STORED, BY_ALL, AXIS_RECENT_ROW, AXIS_CHOSEN), .dtype = AT(recent_dtype) },
+    { LIST(recent_v, F_STORED, BY_ALL, AXIS_RECENT_ROW, AXIS_STATS), .dtype = AT(recent_dtype) },
     { LIST(k.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM), .dtype = AT(k.dtype) },
     { LIST(v.data, F_STORED, BY_ALL, AXIS_NONE, AXIS_DIM_V), .dtype = AT(v.dtype) },
 };
 #undef AT
 
-enum { VIEW_ARRAYS = 4, STATE_ARRAYS = COUNT_OF(state_fields) };
+enum { VIEW_ARRAYS = 6, STATE_ARRAYS = COUNT_OF(state_fields) };
 
 static int is_rotated(const attn_cache *c, int side)
 {
@@ -161,6 +186,17 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
 #define NO_SCALES                                                                                  \
     " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
     "number"
+static attn_status check_recent_fields(const attn_cache *c, text *why)
+{
+    if (!c->recent && (c->recent_rows || c->recent_dtype))
+        return bad_field(why, ATTN_ERR_ARG, c->recent_rows ? "recent_rows" : "recent_dtype",
+                         c->recent_rows ? c->recent_rows : c->recent_dtype,
+                         " is set, but recent is 0");
+    if (c->ring && c->recent > c->capacity)
+        return bad_numbers(why, ATTN_ERR_ARG, "recent (#) of a ring must be at most capacity (#)",
+                           NUMBERS(c->recent, c->capacity));
+    return ATTN_OK;
+}
 
 static attn_status check_fields(const attn_cache *c, text *why)
 {
@@ -181,7 +217,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
     if (c->num_pages && !c->page_size)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
-    status = check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
+    status = check_recent_fields(c, why);
+    status = status ? status : check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
     status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
     return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
 }
@@ -217,7 +254,11 @@ static void resolve_cache(attn_cache *c)
     c->rows = c->page_size ? c->pages_per_sequence * c->page_size : c->capacity;
     if (c->page_size && !c->num_pages)
         c->num_pages = times(c->num_sequences, c->pages_per_sequence);
-    c->table = c->uses = c->free_pages = NULL;
+    if (c->recent)
+        c->recent_rows = min64(c->recent_rows ? c->recent_rows : c->recent + 255, c->rows);
+    c->table = c->uses = c->free_pages = c->recent_entries = NULL;
+    c->recent_begin = NULL;
+    c->recent_k = c->recent_v = NULL;
     c->desks = NULL;
     c->k_stride_layer = pack_storage(c, c->head_dim, &c->k, c->k_stride_layer);
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
@@ -298,6 +339,10 @@ static int64_t place_arrays(attn_cache *c, int n, const void *memory)
                                      [AXIS_PAGE] = c->pages_per_sequence,
                                      [AXIS_ENTRY] = c->num_pages,
                                      [AXIS_ROW] = times(c->num_layers, desk_floats(c)),
+                                     [AXIS_RECENT] = c->recent ? c->num_sequences : 0,
+                                     [AXIS_RECENT_ROW] = recent_rows_of(c),
+                                     [AXIS_CHOSEN] = c->head_dim,
+                                     [AXIS_STATS] = c->head_dim_v,
                                      [AXIS_DIM] = c->k.data ? 0 : span_of(&k),
                                      [AXIS_DIM_V] = c->v.data ? 0 : span_of(&v) } };
     int64_t at = 0;
@@ -369,6 +414,9 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
     if (resolved->num_pages > INT32_MAX)
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
+    if (resolved->recent_rows < min64(resolved->recent, resolved->rows))
+        return bad_numbers(why, ATTN_ERR_ARG, "recent_rows (#) must be at least recent (#)",
+                           NUMBERS(c->recent_rows, c->recent));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
@@ -417,6 +465,10 @@ static void empty_cache(attn_cache *c)
     for (i = 0; i < c->num_sequences; i++) {
         c->begin[i] = c->end[i] = c->overwritten_below[i] = 0;
         c->length[i] = c->first_row[i] = 0;
+    }
+    for (i = 0; c->recent && i < c->num_sequences; i++) {
+        c->recent_begin[i] = 0;
+        c->recent_entries[i] = (int32_t)i;
     }
     for (i = 0; i < c->num_sequences * c->pages_per_sequence; i++)
         c->table[i] = -1;

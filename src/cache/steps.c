@@ -145,13 +145,35 @@ static attn_status bad_keys(const attn_cache *c, const cache_part *part, attn_st
     return bad(why, status, rest);
 }
 
+/* keys_before counts the keys before its own that a row reads from the recent rows. */
+static int64_t keys_before(const attn_cache *c)
+{
+    const int windowed = c->ring && c->window_left;
+    if (!c->recent)
+        return 0;
+    return windowed ? min64(c->recent - 1, c->window_left) : c->recent - 1;
+}
+
+/* check_recent_room keeps a step from overwriting recent keys that its first row reads. */
+static attn_status check_recent_room(const attn_cache *c, const cache_part *part, text *why)
+{
+    const int64_t present = c->length[part->sequence];
+    const int64_t most = c->recent_rows - min64(keys_before(c), present);
+    if (!c->recent || part->count <= most)
+        return ATTN_OK;
+    bad_keys(c, part, ATTN_ERR_FULL, "", why);
+    return bad_numbers(why, ATTN_ERR_FULL,
+                       "a ring of recent_rows (#) with recent (#) takes at most # in one step",
+                       NUMBERS(c->recent_rows, c->recent, most));
+}
+
 static attn_status check_room(const attn_cache *c, const cache_part *part, text *why)
 {
     const int64_t present = c->length[part->sequence];
     const int64_t longest = c->rows - min64(c->window_left, present);
     const int64_t values[] = { c->rows, c->window_left, longest };
     if (part->count <= (c->ring ? longest : c->capacity - present))
-        return ATTN_OK;
+        return check_recent_room(c, part, why);
     bad_keys(c, part, ATTN_ERR_FULL, "", why);
     if (!c->ring)
         return bad_field(why, ATTN_ERR_FULL, "capacity", c->capacity, " is exceeded");

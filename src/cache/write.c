@@ -67,33 +67,31 @@ static cache_place row_in_step(const attn_cache *c, const cache_part *part, cons
     return from;
 }
 
-static void turn_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
-                     const cache_run *run)
+static void turn_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, const attn_output *to)
 {
     attn_rope_rows rows = rows_to_turn(c, s, from, run->rows, &run->number);
     rows.x.data = (const char *)rows.x.data + BYTES_TO(rows.x, from, 0);
-    rows.y = layer_of(c, CACHE_K, layer);
+    rows.y = *to;
     rows.y.data = (char *)rows.y.data + BYTES_TO(rows.y, run->at, 0);
     apply_rope(s->rope, &rows);
 }
 
-static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
-                     const cache_run *run, int side)
+static void copy_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+                     const cache_run *run, int side, const attn_output *to)
 {
-    const attn_output o = layer_of(c, side, layer);
-    copy_heads(&o, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
+    copy_heads(to, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
                side_of(c, side).dim);
 }
 
-/* on_desk tells whether rows of a side go by way of a desk: they are centered or rotated, or turned and
- * then rounded to what apply_rope does not write. */
-static int on_desk(const attn_cache *c, const attn_cache_step *s, int side)
+/* on_desk tells whether rows of a side go by way of a desk to a type: they are centered or rotated, or
+ * turned and then rounded to what apply_rope does not write. */
+static int on_desk(const attn_cache *c, const attn_cache_step *s, int side, int dtype)
 {
     const int is_k = side == CACHE_K;
     if ((is_k ? s->k.dtype : s->v.dtype) > LAST_PLAIN)
         return 0; /* It is as it is stored. */
-    return is_centered(c, side) || is_rotated(c, side) ||
-           (is_k && s->rope && c->k.dtype > LAST_PLAIN);
+    return is_centered(c, side) || is_rotated(c, side) || (is_k && s->rope && dtype > LAST_PLAIN);
 }
 
 /* finish_desk centers and rotates the row of all heads on a desk. */
@@ -126,41 +124,56 @@ static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s
 }
 
 static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, int64_t q,
-                     cache_place from, const cache_run *run, int side)
+                     cache_place from, const cache_run *run, int side, const attn_output *to)
 {
     static const cache_place only = { 0, 0 };
     const int64_t dim = side_of(c, side).dim;
-    const attn_output desk = desk_of(c, layer, q, dim), to = layer_of(c, side, layer);
+    const attn_output desk = desk_of(c, layer, q, dim);
     const attn_tensor laid = as_tensor(&desk);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
         lay_row(c, layer, s, side, x, run->number + i, &desk);
-        copy_heads(&to, y, &laid, only, c->num_heads_kv, 1, dim);
+        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim);
     }
 }
 
-/* write_run writes a run of one side. */
+/* write_run writes a run of one side to where it is stored, or kept as recent. */
 static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step *s,
-                      const cache_part *part, const cache_run *run, int side)
+                      const cache_part *part, const cache_run *run, int side, const attn_output *to)
 {
     const cache_place from = row_in_step(c, part, run);
-    if (on_desk(c, s, side))
-        desk_run(c, layer, s, part->sequence, from, run, side);
+    if (on_desk(c, s, side, to->dtype))
+        desk_run(c, layer, s, part->sequence, from, run, side, to);
     else if (side == CACHE_K && s->rope)
-        turn_run(c, layer, s, from, run);
+        turn_run(c, s, from, run, to);
     else
-        copy_run(c, layer, s, from, run, side);
+        copy_run(c, s, from, run, side, to);
+}
+
+/* write_recent writes those keys of a part that its ring of recent rows keeps. */
+static void write_recent(const attn_cache *c, int64_t layer, const attn_cache_step *s,
+                         const cache_part *part, int side)
+{
+    const int64_t end = c->end[part->sequence];
+    const attn_output to = recent_of(c, side, layer);
+    cache_run run = { .number = end - min64(part->count, c->recent_rows) };
+    while (next_recent(c, part->sequence, end, &run))
+        write_run(c, layer, s, part, &run, side, &to);
 }
 
 static void write_part(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                        const cache_part *part)
 {
     const int64_t end = c->end[part->sequence];
-    cache_run run = { .number = end - part->count };
-    while (next_run(c, part->sequence, end, &run)) {
-        write_run(c, layer, s, part, &run, CACHE_K);
-        write_run(c, layer, s, part, &run, CACHE_V);
+    int side;
+    for (side = 0; side < CACHE_SIDES; side++) {
+        const attn_output to = layer_of(c, side, layer);
+        cache_run run = { .number = end - part->count };
+        while (next_run(c, part->sequence, end, &run))
+            write_run(c, layer, s, part, &run, side, &to);
+        if (c->recent)
+            write_recent(c, layer, s, part, side);
     }
 }
 

@@ -7,6 +7,7 @@
 #include "stream.c"
 
 #define SNAPSHOT_FORMAT INT64_C(0x31706e736e747461) /* "attnsnp1" */
+#define SNAPSHOT_RECENT INT64_C(0x316365726e747461) /* "attnrec1": with recent rows */
 #define SNAPSHOT_BLOCK 64                           /* numbers */
 #define SNAPSHOT_ANGLES 4096 /* the last position at which ropes are compared */
 
@@ -20,6 +21,12 @@ static const call_field agreed_fields[] = {
     { VALUE(k.dtype, F_INT, BY_ALL, ANY) },      { VALUE(v.dtype, F_INT, BY_ALL, ANY) },
     { VALUE(rotated, F_INT, BY_ALL, ANY) },      { VALUE(window_left, F_INT64, BY_ALL, ANY) },
 };
+
+/* These follow where there are recent rows. */
+static const call_field recent_fields[] = {
+    { VALUE(recent, F_INT64, BY_ALL, ANY) },
+    { VALUE(recent_dtype, F_INT, BY_ALL, ANY) },
+};
 #undef AT
 
 typedef struct snapshot_fact {
@@ -27,7 +34,11 @@ typedef struct snapshot_fact {
     int64_t number;
 } snapshot_fact;
 
-enum { OTHER_FACTS = 8, FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS };
+enum {
+    OTHER_FACTS = 8,
+    FACTS = COUNT_OF(agreed_fields) + OTHER_FACTS,
+    RECENT_FACTS = COUNT_OF(recent_fields)
+};
 
 /* hash_angles takes positions 1, 2, 4, ..., those of a table that it has. */
 OWN_FRAME static int64_t hash_angles(const attn_rope *r, int64_t dim)
@@ -59,7 +70,18 @@ static int64_t hash_mean(const attn_cache *c)
     return (int64_t)hash;
 }
 
-static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
+/* list_fields lists the values of n fields of a cache. */
+static void list_fields(const attn_cache *c, const call_field *fields, int n, snapshot_fact *facts)
+{
+    int i;
+    for (i = 0; i < n; i++) {
+        facts[i].name = fields[i].name;
+        facts[i].number = field_number(&fields[i], c);
+    }
+}
+
+/* list_facts lists what must agree, and counts it. */
+static int list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fact *facts)
 {
     const attn_rope *r = s->rope;
     const int64_t dim = r ? rope_dim(r, c->head_dim) : 0;
@@ -73,12 +95,10 @@ static void list_facts(const attn_cache *c, const attn_snapshot *s, snapshot_fac
         { "hash of the angles of rope", r ? hash_angles(r, dim) : 0 },
         { "hash of k_mean", hash_mean(c) },
     };
-    int i;
     memcpy(facts, others, sizeof others);
-    for (i = 0; i < COUNT_OF(agreed_fields); i++) {
-        facts[OTHER_FACTS + i].name = agreed_fields[i].name;
-        facts[OTHER_FACTS + i].number = field_number(&agreed_fields[i], c);
-    }
+    list_fields(c, agreed_fields, COUNT_OF(agreed_fields), facts + OTHER_FACTS);
+    list_fields(c, recent_fields, c->recent ? RECENT_FACTS : 0, facts + FACTS);
+    return c->recent ? FACTS + RECENT_FACTS : FACTS;
 }
 
 /* ---- what passes */
@@ -96,34 +116,38 @@ static attn_status stream_status(const stream *st, text *why)
     return st->status;
 }
 
-static attn_status pass_format(stream *st, text *why)
+static attn_status pass_format(const attn_cache *c, stream *st, text *why)
 {
-    int64_t format = SNAPSHOT_FORMAT;
+    const int64_t own = c->recent ? SNAPSHOT_RECENT : SNAPSHOT_FORMAT;
+    int64_t format = own;
     begin_section(st, 8);
     pass_number(st, &format);
-    if (!st->status && format != SNAPSHOT_FORMAT)
-        return bad(
-            why, ATTN_ERR_DATA,
-            "snapshot: the first 8 bytes must be attnsnp1: it is none, or of another version");
+    if (!st->status && format != own && (format == SNAPSHOT_FORMAT || format == SNAPSHOT_RECENT))
+        return bad_field(why, ATTN_ERR_ARG, "snapshot: recent of the cache", c->recent,
+                         c->recent ? ", but the snapshot has no recent rows"
+                                   : ", but the snapshot has recent rows");
+    if (!st->status && format != own)
+        return bad(why, ATTN_ERR_DATA,
+                   "snapshot: the first 8 bytes must be attnsnp1 or attnrec1: it is none, or of "
+                   "another version");
     end_section(st);
     return stream_status(st, why);
 }
 
 static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
 {
-    snapshot_fact own[FACTS];
-    int64_t theirs[FACTS];
+    snapshot_fact own[FACTS + RECENT_FACTS];
+    int64_t theirs[FACTS + RECENT_FACTS];
     attn_status status;
-    int i;
-    list_facts(c, st->ends, own);
-    begin_section(st, FACTS * 8);
-    for (i = 0; i < FACTS; i++) {
+    int i, n = list_facts(c, st->ends, own);
+    begin_section(st, n * 8);
+    for (i = 0; i < n; i++) {
         theirs[i] = own[i].number;
         pass_number(st, &theirs[i]);
     }
     end_section(st);
     status = stream_status(st, why);
-    for (i = 0; i < FACTS && !status; i++)
+    for (i = 0; i < n && !status; i++)
         if (theirs[i] != own[i].number) {
             put(why, "snapshot: ");
             put(why, own[i].name);
@@ -133,13 +157,22 @@ static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
     return status;
 }
 
+/* A kept_rows is the rows of a cache as they are stored, or those that are recent. */
+typedef struct kept_rows {
+    attn_output (*of)(const attn_cache *c, int side, int64_t layer);
+    int (*next)(const attn_cache *c, int64_t q, int64_t end, cache_run *run);
+} kept_rows;
+
+static const kept_rows stored_rows = { layer_of, next_run };
+static const kept_rows last_rows = { recent_of, next_recent };
+
 /* pass_head_rows passes one head's rows of numbers from..to-1. */
-static void pass_head_rows(const attn_cache *c, stream *st, int side, int64_t layer, int64_t q,
-                           int64_t head, int64_t from, int64_t to)
+static void pass_head_rows(const attn_cache *c, stream *st, const kept_rows *kept, int side,
+                           int64_t layer, int64_t q, int64_t head, int64_t from, int64_t to)
 {
-    const attn_output o = layer_of(c, side, layer);
+    const attn_output o = kept->of(c, side, layer);
     cache_run run = { .number = from };
-    while (next_run(c, q, to, &run)) {
+    while (kept->next(c, q, to, &run)) {
         char *row = (char *)o.data + BYTES_TO(o, run.at, head);
         int64_t i;
         for (i = 0; i < run.rows; i++, row += bytes_between(o.dtype, o.stride_seq))
@@ -147,27 +180,28 @@ static void pass_head_rows(const attn_cache *c, stream *st, int side, int64_t la
     }
 }
 
-static void pass_block(const attn_cache *c, stream *st, int64_t layer, int64_t q, int64_t from,
-                       int64_t to)
+static void pass_block(const attn_cache *c, stream *st, const kept_rows *kept, int64_t layer,
+                       int64_t q, int64_t from, int64_t to)
 {
-    const int64_t of_row = room_of(c->k.dtype, c->head_dim) + room_of(c->v.dtype, c->head_dim_v);
+    const int64_t of_row = room_of(kept->of(c, CACHE_K, layer).dtype, c->head_dim) +
+                           room_of(kept->of(c, CACHE_V, layer).dtype, c->head_dim_v);
     int64_t head;
     int side;
     begin_section(st, (to - from) * c->num_heads_kv * of_row);
     for (side = 0; side < CACHE_SIDES; side++)
         for (head = 0; head < c->num_heads_kv; head++)
-            pass_head_rows(c, st, side, layer, q, head, from, to);
+            pass_head_rows(c, st, kept, side, layer, q, head, from, to);
     end_section(st);
 }
 
-static attn_status pass_rows(const attn_cache *c, stream *st, int64_t q, int64_t begin, int64_t end,
-                             text *why)
+static attn_status pass_rows(const attn_cache *c, stream *st, const kept_rows *kept, int64_t q,
+                             int64_t begin, int64_t end, text *why)
 {
     int64_t layer, from, to;
     for (layer = 0; layer < c->num_layers; layer++)
         for (from = begin; from < end && !st->status; from = to) {
             to = min64(end, (from / SNAPSHOT_BLOCK + 1) * SNAPSHOT_BLOCK);
-            pass_block(c, st, layer, q, from, to);
+            pass_block(c, st, kept, layer, q, from, to);
         }
     return stream_status(st, why);
 }
@@ -175,16 +209,30 @@ static attn_status pass_rows(const attn_cache *c, stream *st, int64_t q, int64_t
 /* A sequence_numbers is what a snapshot has of a sequence beside its rows. */
 typedef struct sequence_numbers {
     int64_t begin, end, overwritten_below;
+    int64_t recent_begin; /* only with recent rows */
 } sequence_numbers;
 
-static attn_status pass_numbers(stream *st, sequence_numbers *x, text *why)
+static attn_status pass_numbers(const attn_cache *c, stream *st, sequence_numbers *x, text *why)
 {
-    begin_section(st, 3 * 8);
+    begin_section(st, (c->recent ? 4 : 3) * 8);
     pass_number(st, &x->begin);
     pass_number(st, &x->end);
     pass_number(st, &x->overwritten_below);
+    if (c->recent)
+        pass_number(st, &x->recent_begin);
     end_section(st);
     return stream_status(st, why);
+}
+
+/* pass_sequence passes the rows of a sequence, stored ones and then recent ones, of which a smaller
+ * ring keeps the last. */
+static attn_status pass_sequence(const attn_cache *c, stream *st, int64_t q,
+                                 const sequence_numbers *x, text *why)
+{
+    const attn_status status = pass_rows(c, st, &stored_rows, q, x->begin, x->end, why);
+    if (status || !c->recent)
+        return status;
+    return pass_rows(c, st, &last_rows, q, max64(x->begin, x->recent_begin), x->end, why);
 }
 
 /* ---- saving */
@@ -202,14 +250,15 @@ static attn_status check_snapshot(const attn_cache *c, const attn_snapshot *s, t
 OWN_FRAME static attn_status save_all(const attn_cache *c, const attn_snapshot *s, text *why)
 {
     stream st = { .ends = s };
-    attn_status status = pass_format(&st, why);
+    attn_status status = pass_format(c, &st, why);
     int64_t b;
     status = status ? status : pass_facts(c, &st, why);
     for (b = 0; b < s->batch && !status; b++) {
         const int64_t q = entry32(s->sequences, b, b);
-        sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q] };
-        status = pass_numbers(&st, &x, why);
-        status = status ? status : pass_rows(c, &st, q, x.begin, x.end, why);
+        sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q],
+                               c->recent ? c->recent_begin[q] : 0 };
+        status = pass_numbers(c, &st, &x, why);
+        status = status ? status : pass_sequence(c, &st, q, &x, why);
     }
     return status;
 }
@@ -239,6 +288,12 @@ static attn_status check_empty(const attn_cache *c, const attn_snapshot *s, text
     return ATTN_OK;
 }
 
+/* last_recent is the largest recent_begin with which the next row reads what is there. */
+static int64_t last_recent(const attn_cache *c, const sequence_numbers *x)
+{
+    return c->recent ? max64(x->begin, x->end - keys_before(c)) : 0;
+}
+
 /* check_loaded trusts nothing that a snapshot says. */
 static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, text *why)
 {
@@ -249,6 +304,10 @@ static attn_status check_loaded(const attn_cache *c, const sequence_numbers *x, 
         (x->overwritten_below && (!c->ring || x->begin == x->end)))
         return bad_numbers(why, ATTN_ERR_DATA,
                            "snapshot: a sequence with begin #, end #, overwritten_below #", values);
+    if (x->recent_begin < 0 || x->recent_begin > last_recent(c, x))
+        return bad_numbers(why, ATTN_ERR_DATA,
+                           "snapshot: a sequence with begin #, end #, recent_begin #",
+                           NUMBERS(x->begin, x->end, x->recent_begin));
     if (x->end - x->begin > most)
         return bad_numbers(why, ATTN_ERR_FULL, "snapshot: a sequence has # keys, but capacity is #",
                            NUMBERS(x->end - x->begin, most));
@@ -275,11 +334,13 @@ static attn_status take_pages(attn_cache *c, int64_t q, const sequence_numbers *
 
 static attn_status load_sequence(attn_cache *c, stream *st, int64_t q, text *why)
 {
-    sequence_numbers x = { 0, 0, 0 };
-    attn_status status = pass_numbers(st, &x, why);
+    sequence_numbers x = { 0, 0, 0, 0 };
+    attn_status status = pass_numbers(c, st, &x, why);
     status = status ? status : check_loaded(c, &x, why);
     status = status ? status : take_pages(c, q, &x, why);
-    status = status ? status : pass_rows(c, st, q, x.begin, x.end, why);
+    status = status ? status : pass_sequence(c, st, q, &x, why);
+    if (!status && c->recent)
+        c->recent_begin[q] = x.recent_begin;
     if (!status)
         set_numbers(c, q, x.begin, x.end, x.overwritten_below);
     return status;
@@ -302,7 +363,7 @@ OWN_FRAME static attn_status load_all(attn_cache *c, const attn_snapshot *s, tex
 {
     const int64_t num_free = c->num_free;
     stream st = { .ends = s, .loading = 1 };
-    attn_status status = pass_format(&st, why);
+    attn_status status = pass_format(c, &st, why);
     int64_t b;
     status = status ? status : pass_facts(c, &st, why);
     for (b = 0; b < s->batch && !status; b++)

@@ -57,6 +57,18 @@ static void check_decodes(void)
     expect(once == 3 * 6 * 4, "cache: decoding from 6 places, 4 types, 3 sizes", once);
 }
 
+/* Recent keys behind a cache without, in decoding and in a prefill. */
+static void check_recent(void)
+{
+    int with = 0, without = 0;
+    for (int i = 0; i < list.n; i++) {
+        const case_keys *const keys = &list.cases[i].keys;
+        with += keys->recent == 64 && !strcmp(list.cases[i].scenario, "recent");
+        without += keys->recent == 0 && !strcmp(list.cases[i].scenario, "recent");
+    }
+    expect(with == 5 && without == 5, "cache: recent keys against none", with);
+}
+
 /* Every type exactly, and in whole numbers, too, where keys are such; and appended. */
 static void check_types(void)
 {
@@ -402,6 +414,7 @@ void check_caches(bench_context *context)
     check_groups(1);
     check_groups(0);
     check_decodes();
+    check_recent();
     check_storages();
     check_types();
     check_bytes();
