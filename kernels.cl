@@ -925,7 +925,7 @@ INLINED float4 load_matrix(const matrix *x, int r, int d, int left)
     return at == NOWHERE ? (float4)(0.0f) : load_up_to4(x->data, x->type, at + d, left);
 }
 
-/* The same of units without their scales. */
+/* Four whole numbers of a unit, without the scale. */
 INLINED float4 load_whole(const matrix *x, int r, int d)
 {
     const long at = x->at[r] + d;
@@ -1017,7 +1017,8 @@ INLINED void multiply_rows(const tile *t, const matrix *a, const matrix *b, int 
 INLINED void multiply_qk(const tile *t, float s[TM][TN])
 {
     const inputs *in = t->in;
-    const matrix q = matrix_of(in->q, NUMBER(N_Q), PLAIN(NUMBER(N_Q_TYPE)), t->at.q_at);
+    const int q_type = WHOLE ? TYPE_F32 : PLAIN(NUMBER(N_Q_TYPE));
+    const matrix q = matrix_of(in->q, NUMBER(N_Q), q_type, t->at.q_at);
     const matrix k = matrix_of(in->k, NUMBER(N_K), K_TYPE, t->at.k_at);
     const float factor = FLOAT_NUMBER(N_FACTOR);
     multiply_rows(t, &q, &k, (int)NUMBER(N_DIM), s);

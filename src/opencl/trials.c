@@ -71,12 +71,33 @@ static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t see
     }
 }
 
-/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
-static attn_params problem_for(trial *t, const variant *v, int part)
+/* A trial_types is what K and V are stored in. A program of MIXED types has a trial for each of K. */
+typedef struct trial_types {
+    int k, v;
+} trial_types;
+
+static int count_trials(const variant *v, int part)
 {
-    const int mixed = v->kv_type == MIXED, mixed_k = part == PART_BACKWARD ? ATTN_F16 : ATTN_Q5_0;
-    const int k_type = mixed ? mixed_k : v->kv_type, v_type = mixed ? ATTN_F32 : v->kv_type;
-    const int has_units = storages[k_type].unit > 1;
+    if (v->kv_type != MIXED)
+        return 1;
+    return part == PART_BACKWARD ? LAST_PLAIN + 1 : v->whole ? MIXED - ATTN_Q8_0 : MIXED;
+}
+
+static trial_types types_of_trial(const variant *v, int part, int number)
+{
+    const int count = part == PART_BACKWARD ? LAST_PLAIN + 1 : MIXED;
+    trial_types types = { v->kv_type, v->kv_type };
+    if (v->kv_type == MIXED) {
+        types.k = (v->whole ? ATTN_Q8_0 : 0) + number;
+        types.v = (types.k + 1) % count;
+    }
+    return types;
+}
+
+/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
+static attn_params problem_for(trial *t, const variant *v, int part, trial_types types)
+{
+    const int has_units = storages[types.k].unit > 1;
     trial_arrays *a = &t->arrays;
     const attn_params p = {
         .batch = 1,
@@ -87,12 +108,12 @@ static attn_params problem_for(trial *t, const variant *v, int part)
                                          : TRIAL_ROWS,
         .seq_len_kv = TRIAL_KEYS,
         .head_dim = has_units ? TRIAL_UNITS_DIM : TRIAL_DIM,
-        .head_dim_v = v->columns - (storages[v_type].unit > 1 ? UNIT : 4),
+        .head_dim_v = v->columns - (storages[types.v].unit > 1 ? UNIT : 4),
         .integer = v->whole,
         .rotated = part == PART_ROTATE ? ATTN_ROTATED_K + ATTN_ROTATED_V : 0,
         .q = { .data = a->q },
-        .k = { .data = a->k, .dtype = k_type },
-        .v = { .data = a->v, .dtype = v_type },
+        .k = { .data = a->k, .dtype = types.k },
+        .v = { .data = a->v, .dtype = types.v },
         .o = { .data = a->out.o },
         .lse = { .data = a->out.lse },
         .stats = { .data = a->out.stats },
@@ -153,8 +174,9 @@ static void ask_gradients(trial *t, int pairs)
     g->dslopes = a->out.dslopes;
 }
 
-/* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
-static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
+/* make_trial makes a trial of a program: of a part of attn_forward or of gradients. */
+static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part,
+                       trial_types types)
 {
     attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX, .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
@@ -166,7 +188,7 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->named.bytes = sizeof t->arrays;
     t->limits = gpu->limits;
     t->limits.divide = part == PART_ROWS;
-    t->p = problem_for(t, v, part);
+    t->p = problem_for(t, v, part, types);
     logits.num_rows = min64(TRIAL_LOGITS, t->p.seq_len_q);
     fill_arrays(t);
     if (part == PART_ROWS)
@@ -264,7 +286,7 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
+/* try_program runs trials on a queue of its own: the caller's may be waiting for the caller. The
  * program stays UNTRIED where there is no memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 {
@@ -272,7 +294,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     cl_int error = CL_SUCCESS;
     cl_handle memory = NULL, queue;
     trial *t = NULL;
-    int found = UNTRIED;
+    int found = UNTRIED, number;
     queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
     if (!error)
         memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
@@ -283,8 +305,11 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     if (error) {
         explain_error(why, "memory to try it in", error);
     } else {
-        make_trial(t, gpu, queue, v, part);
-        found = run_trial(t, why) ? TRUSTED : DROPPED;
+        found = TRUSTED;
+        for (number = 0; number < count_trials(v, part) && found == TRUSTED; number++) {
+            make_trial(t, gpu, queue, v, part, types_of_trial(v, part, number));
+            found = run_trial(t, why) ? TRUSTED : DROPPED;
+        }
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
