@@ -104,11 +104,9 @@ static const small_case small_cases[] = {
     { "columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, 1, NULL },
     { "sinks, empty rows", 2, 20, 9, 8, ATTN_F32, 0, 1, make_empty },
     { "quantised", 2, 20, 70, 64, ATTN_F32, 0, 1, quantise_for_levels },
-    { "quantised, f16", 2, 20, 70, 96, ATTN_F16, 0, 0, quantise_for_levels },
     { "quantised, paged", 2, 20, 50, 64, ATTN_F32, 0, 0, make_paged_quantised },
     { "quantised, decode", 4, 1, 100, 160, ATTN_F32, 0, 1, quantise_for_levels },
     { "quantised, decode, parts", 1, 1, 2100, 32, ATTN_BF16, 0, 0, quantise_for_levels },
-    { "quantised, slices", 1, 3, 40, 320, ATTN_F32, 1, 1, quantise_for_levels },
 };
 
 /* A tensor for the statistics, in any layout. */

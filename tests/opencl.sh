@@ -319,7 +319,7 @@ oclgrind_clean() {
 
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
-    prefill="0: prefill" gradients="15: gradients"
+    prefill="0: prefill" gradients="19: gradients"
     plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \
