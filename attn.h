@@ -644,17 +644,17 @@ typedef struct attn_params {
     /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
      * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
      * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
-     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients and
-     * devices refuse it. 0 means off. */
+     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
+     * it. 0 means off. */
     int integer;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
-     * O are rotated back. States are rotated back by attn_state_finish. Gradients and devices refuse it.
-     * 0 means neither. */
+     * O are rotated back. States are rotated back by attn_state_finish. Gradients refuse it. 0 means
+     * neither. */
     int rotated;
     /* Nonzero says that one vector was subtracted from all keys of a head (attn_cache.k_mean). O stays
      * as it is. LSE, stats and raw states lack scale * q.vector, so all parts of a merge must have lost
      * the same vector. Fields that need whole logits are refused: softcap, score, sinks, softmax1 and
-     * logits. Gradients and devices refuse k_centered. */
+     * logits. Gradients refuse k_centered. */
     int k_centered;
 
     /* ---- tensors, in the order of BHSD. kv_rows gives k and v another shape. With cu_seqlens the

@@ -2732,12 +2732,19 @@ OWN_FRAME static void add_axes(const attn_params *p, attn_gradient_call *made)
  * use these rooms as they are.
  */
 
-/* load1 and store1 of kernels.cl know these storage types: a bit for each attn_dtype. */
-#define DEVICE_TYPES (1 << ATTN_F32 | 1 << ATTN_F16 | 1 << ATTN_BF16)
+/* load1 of kernels.cl knows these storage types of K and V, and of other arrays, by the numbers of
+ * attn_dtype: a bit for each. */
+#define KEY_TYPES ((1 << TYPE_MIXED) - 1)
+#define OTHER_TYPES ((1 << TYPE_E4M3) - 1)
 
 /* KV_TYPE of kernels.cl is the storage type of K and V, or MIXED, which is beyond all types. */
-enum { MIXED = 3, KV_TYPES };
-typedef char mixed_is_beyond_types[DEVICE_TYPES < 1 << MIXED ? 1 : -1];
+enum { MIXED = TYPE_MIXED, KV_TYPES };
+typedef char types_have_numbers_of_dtypes[(int)TYPE_BF16 == (int)ATTN_BF16 &&
+                                                  (int)TYPE_E5M2 == (int)ATTN_E5M2 &&
+                                                  (int)TYPE_Q4_0 == (int)ATTN_Q4_0 &&
+                                                  CL_UNIT == UNIT
+                                              ? 1
+                                              : -1];
 
 /* A device_array is an array that the device has. */
 enum device_array {
@@ -2807,10 +2814,15 @@ static const device_field device_fields[] = {
     { NUMBER(head_dim, N_DIM) },
     { HOST(head_dim_v) },
     { NUMBER(scale, N_SCALE) },
+    { FLAG(integer, F_INTEGER) },
+    { NUMBER(rotated, N_ROTATED) },
+    { HOST(k_centered) },
     { HOST(layout) },
     { NUMBER(q.dtype, N_Q_TYPE) },
     { NUMBER(k.dtype, N_K_TYPE) },
+    { HOST(k.dtype) }, /* that it is not plain */
     { NUMBER(v.dtype, N_V_TYPE) },
+    { HOST(v.dtype) },
     { NUMBER(o.dtype, N_O_TYPE) },
     { NUMBER(lse.dtype, N_LSE_TYPE) },
     { NUMBER(stats.dtype, N_STATS_TYPE) },
@@ -2957,13 +2969,15 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* knows_type returns whether devices know the storage type of a field, if it has one. */
-static int knows_type(const call_field *f, const void *base, int *dtype)
+/* knows_type returns whether devices know the storage type of a field that has a row, if it has a
+ * type. */
+static int knows_type(const field_walk *w, int *dtype)
 {
+    const int is_key = w->row && (w->row->array == IN_K || w->row->array == IN_V);
     *dtype = ATTN_F32;
-    if (f->type == F_STORED)
-        memcpy(dtype, (const char *)base + f->dtype, sizeof *dtype);
-    return *dtype >= 0 && *dtype < MIXED && (DEVICE_TYPES >> *dtype & 1);
+    if (w->f->type == F_STORED)
+        memcpy(dtype, (const char *)w->base + w->f->dtype, sizeof *dtype);
+    return *dtype >= 0 && *dtype < MIXED && ((is_key ? KEY_TYPES : OTHER_TYPES) >> *dtype & 1);
 }
 
 /* refuse_unknown returns whether a field is set, or has a storage type, that devices do not know;
@@ -2975,7 +2989,7 @@ static int refuse_unknown(field_walk w, text *why)
         int dtype;
         if (value)
             return refuse_field(w.f, value, "a device", why) != ATTN_OK;
-        if (!knows_type(w.f, w.base, &dtype)) {
+        if (!knows_type(&w, &dtype)) {
             put(why, w.f->name);
             return bad_field(why, ATTN_ERR_UNSUPPORTED, ".dtype", dtype,
                              " is a storage type that a device does not know") != ATTN_OK;
@@ -2993,7 +3007,15 @@ enum { FEW_ROWS = 4 };          /* a tile of them has fewer items */
 enum { ITEMS_PER_UNIT = 1024 }; /* of work-groups for a compute unit to choose from */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
-enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
+enum program_part {
+    PART_FORWARD,
+    PART_ROWS,
+    PART_ROTATE,
+    PART_NAIVE,
+    PART_CHECK,
+    PART_BACKWARD,
+    PART_COUNT
+};
 
 typedef struct variant {
     int part, exact;
@@ -3001,6 +3023,7 @@ typedef struct variant {
     int rows;    /* of a tile: FEW_ROWS, 16, 32, 64 */
     int columns; /* of V: 64, 128, 256 */
     int pairs;
+    int whole; /* scores are of whole numbers */
 } variant;
 
 /* The plan depends on device_limits besides the problem. */
@@ -3017,6 +3040,8 @@ typedef struct device_plan {
     int64_t chunk_keys, part_keys;
     int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t queries_bytes;              /* of queries rotated or rounded, 0 = read as given */
+    int64_t results_bytes;              /* of results that are then rotated back */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
@@ -3109,16 +3134,40 @@ static int writes_values(const attn_params *p)
     return p->partial || p->o.data;
 }
 
+/* all_rows counts the rows of all heads, as state_row numbers them. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* query_floats counts the floats of a row of queries rotated or rounded, which is followed by a scale
+ * for each unit of whole numbers. */
+static int64_t query_floats(const attn_params *p)
+{
+    return p->head_dim + (p->integer ? p->head_dim / CL_UNIT : 0);
+}
+
+static void plan_rotation(const attn_problem *pr, device_plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int runs_any = pr->max_q_len > 0;
+    if (runs_any && (p->integer || p->rotated & ATTN_ROTATED_K))
+        pl->queries_bytes = times(all_rows(p), 4 * query_floats(p));
+    if (runs_any && p->rotated & ATTN_ROTATED_V && p->o.data && !p->partial)
+        pl->results_bytes = times(all_rows(p), 4 * p->head_dim_v);
+}
+
 static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
     const int rows = pr->size_query || writes_values(p) || p->lse.data || p->stats.data;
     const int tiled = pl->items > 0 && rows;
-    const unsigned logits = p->logits.data ? 1u << PART_ROWS : 0;
+    const unsigned others = (p->logits.data ? 1u << PART_ROWS : 0) |
+                            (pl->queries_bytes || pl->results_bytes ? 1u << PART_ROTATE : 0);
     if (pr->impl == ATTN_IMPL_NAIVE)
-        return 1u << PART_NAIVE | logits;
+        return 1u << PART_NAIVE | others;
     return (tiled ? 1u << PART_FORWARD : 0) | (tiled && pl->parts > 1 ? 1u << PART_ROWS : 0) |
-           logits;
+           others;
 }
 
 static int runs(const device_plan *pl, int part)
@@ -3131,7 +3180,7 @@ static variant forward_variant(const attn_problem *pr, const device_limits *limi
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
-    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
+    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p), p->integer != 0 };
     if (p->k.dtype != p->v.dtype)
         v.kv_type = MIXED;
     if (columns <= 128)
@@ -3160,16 +3209,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     if (pl.parts > 1)
         pl.parts_bytes =
             4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
+    plan_rotation(pr, &pl);
     pl.programs = choose_programs(pr, &pl);
     if (!runs(&pl, PART_NAIVE))
         pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns, FORWARD_ROW_BYTES);
     return pl;
-}
-
-/* all_rows counts the rows of all heads, as state_row numbers them. */
-static int64_t all_rows(const attn_params *p)
-{
-    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
 }
 
 static int64_t gradient_local_bytes(const device_plan *pl)
@@ -3182,7 +3226,7 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
 {
     const int columns = max64(pr->p.head_dim, pr->p.head_dim_v) <= 64 ? 64 : 128;
     device_plan pl = {
-        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p) },
+        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p), 0 },
         .programs = 1u << PART_BACKWARD,
         .slices = ceil_div(pr->p.head_dim, columns),
         .statistics_bytes = 4 * KNOWN_COUNT * all_rows(&pr->p),
@@ -3236,6 +3280,8 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
           "its work-groups have too little local memory for a tile" },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
+        { pl->queries_bytes > most || pl->results_bytes > most,
+          "rotated or rounded rows exceed an array of the device" },
         { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
     return first_refusal(refusals, COUNT_OF(refusals));
@@ -3244,7 +3290,7 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
 /* src/opencl/device.c - the opened device: which one, and what it can do. */
 
 enum { ROWS_KINDS = 4, COLUMNS_KINDS = 3 };
-#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
+#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2 * 2)
 
 typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];
@@ -3554,12 +3600,14 @@ static int variant_number(const variant *v)
     n = n * KV_TYPES + v->kv_type;
     n = n * ROWS_KINDS + row_kind(v->rows);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
-    return n * 2 + v->pairs;
+    return (n * 2 + v->pairs) * 2 + v->whole;
 }
 
 static variant variant_of(int number)
 {
     variant v;
+    v.whole = number % 2;
+    number /= 2;
     v.pairs = number % 2;
     number /= 2;
     v.columns = 64 << number % COLUMNS_KINDS;
@@ -3585,8 +3633,8 @@ static void put_option(text *t, const char *name, int value)
 
 static void build_options(const attn_opencl *gpu, const variant *v, char *to, size_t bytes)
 {
-    static const char *const parts[PART_COUNT] = { "PART_FORWARD", "PART_ROWS", "PART_NAIVE",
-                                                   "PART_CHECK", "PART_BACKWARD" };
+    static const char *const parts[PART_COUNT] = { "PART_FORWARD", "PART_ROWS",  "PART_ROTATE",
+                                                   "PART_NAIVE",   "PART_CHECK", "PART_BACKWARD" };
     text t = text_in(to, bytes);
     put(&t, "-cl-std=CL1.2");
     put_option(&t, parts[v->part], 1);
@@ -3595,6 +3643,7 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
     put_option(&t, "BM", v->rows);
     put_option(&t, "DVB", v->columns);
     put_option(&t, "PAIRS", v->pairs);
+    put_option(&t, "WHOLE", v->whole);
     put_option(&t, "INLINE", gpu->info.gpu);
     put(&t, gpu->build_options[0] ? " " : "");
     put(&t, gpu->build_options);
@@ -4179,10 +4228,11 @@ static int is_scattered(const attn_params *p)
 /* src/opencl/arrays.c - arrays as the host has them, and as copies of them that a device gets. */
 
 /* An array lies in the host's memory. It has four axes, strides in elements, 0 where it is
- * broadcast, and elements of 1, 8, 16 or 32 bits. */
+ * broadcast, and elements of 1 bit or of whole bytes. An element is a unit of its storage type, in
+ * which `unit` numbers are stored together. */
 typedef struct array {
     const void *data;
-    int bits;
+    int bits, unit;
     int reach; /* enum reach: what a call reads or writes of it */
     int64_t count[4], stride[4];
 } array;
@@ -4234,8 +4284,9 @@ static int lies_packed(const call_field *f, const call_axes *x)
 /* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
-    const int bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
-    array a = { field_data(f, base), bits, reach, { 0 }, { 0 } };
+    const int is_bits = f->type == F_BITS, unit = is_bits ? 1 : (int)unit_of_field(f, base);
+    const int bits = is_bits ? 1 : 8 * (int)element_bytes(f, base);
+    array a = { field_data(f, base), bits, unit, reach, { 0 }, { 0 } };
     int64_t packed = 1;
     int axis;
     for (axis = 0; axis < 4; axis++)
@@ -4244,8 +4295,9 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
         a.count[2] = all->rows;
         a.count[3] = all->columns;
     }
+    a.count[3] /= unit;
     for (axis = 3; axis >= 0; axis--) {
-        a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) : packed;
+        a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) / unit : packed;
         packed = times(packed, a.count[axis]);
     }
     if (lies_packed(f, &all->axes)) {
@@ -4281,7 +4333,7 @@ static int array_in_call(int which, const attn_params *p, int gradients)
 /* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
-    array a = { sum->data, 32, REACH_ALL, { 0 }, { 0 } };
+    array a = { sum->data, 32, 1, REACH_ALL, { 0 }, { 0 } };
     int axis;
     for (axis = 0; axis < 4; axis++) {
         a.count[axis] = sum->count[axis];
@@ -4502,6 +4554,25 @@ static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t 
     n[N_BOOL_TYPE] = p->bool_mask.invert != 0;
     n[N_BIT_TYPE] = p->bit_mask.invert != 0;
     n[N_ALL_ROWS] = all_rows(p);
+}
+
+/* move_rows makes numbers[number] and those behind it, of a tensor like q, those of packed rows of
+ * `width` floats, and keeps what they were in numbers[kept]. */
+static void move_rows(const attn_params *p, int number, int kept, int64_t width, int64_t *numbers)
+{
+    const int64_t head = p->seq_len_q * width;
+    const int64_t packed[] = { 0, p->cu_seqlens_q ? 0 : p->num_heads_q * head, head, width,
+                               ATTN_F32 };
+    memcpy(numbers + kept, numbers + number, sizeof packed);
+    memcpy(numbers + number, packed, sizeof packed);
+}
+
+static void fill_rotation_numbers(const attn_params *p, const device_plan *pl, int64_t *n)
+{
+    if (pl->queries_bytes)
+        move_rows(p, N_Q, N_GIVEN_Q, query_floats(p), n);
+    if (pl->results_bytes)
+        move_rows(p, N_O, N_ASKED_O, p->head_dim_v, n);
 }
 
 static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
@@ -4860,15 +4931,15 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
                       const array_bytes *all)
 {
     const int64_t start = bytes_into(named, a), before = all->offset;
-    const int64_t element = a->bits < 8 ? 1 : a->bits / 8;
+    const int64_t element = a->bits < 8 ? 1 : a->bits / 8, alignment = element & -element;
     size_t room = named->offset + named->bytes;
     const char *fault = NULL;
     if (!named->mem)
         fault = "call.buffers: mem is NULL";
     else if (start - before < 0 || start - before + all->bytes > (int64_t)named->bytes)
         fault = "call.buffers: an array exceeds the bytes of its buffer";
-    else if (((int64_t)named->offset + start) % element)
-        fault = "call.buffers: offset is no multiple of an array's element";
+    else if (((int64_t)named->offset + start) % alignment)
+        fault = "call.buffers: offset is no multiple of the alignment of an array's elements";
     else if (!named->svm &&
              s->cl->clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
         fault = "call.buffers: mem is no cl_mem";
@@ -4894,7 +4965,7 @@ static void move_copy(session *s, const bound *b, int back)
 }
 
 /* bind_array makes the array an argument of kernels. Its offset becomes numbers[number], and its
- * first strides those behind it. */
+ * first strides, which kernels count in single numbers, those behind it. */
 static void bind_array(session *s, int which, const array *a, int number, int strides)
 {
     const attn_opencl_buffer *named = named_buffer(s->call, a->data);
@@ -4933,7 +5004,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
     }
     s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
-        s->numbers[number + 1 + axis] = b->stride[axis];
+        s->numbers[number + 1 + axis] = b->stride[axis] * a->unit;
 }
 
 /* fetch_outputs waits for the device and brings what it has written to the host. */
@@ -4975,10 +5046,11 @@ static void bind_arrays(session *s, const attn_gradient_call *g)
 
 /* src/opencl/run.c - the kernels of attn_forward, in order. */
 
-/* simple_variant names a program of rows or of the textbook, which do not depend on tiles. */
+/* simple_variant names a program of rows, of rotation or of the textbook, which do not depend on
+ * tiles. */
 static variant simple_variant(const session *s, int part)
 {
-    const variant v = { part, s->pl.forward.exact, MIXED, 64, 64, 1 };
+    const variant v = { part, s->pl.forward.exact, MIXED, 64, 64, 1, 0 };
     return v;
 }
 
@@ -5077,13 +5149,50 @@ static void run_logits(session *s)
     close_launch(&l, row_group, p->logits.num_rows, p->num_heads_q, p->batch);
 }
 
+/* launch_rows launches a kernel of rotation with one more array, a group for each row. */
+static void launch_rows(session *s, const char *name, cl_handle rows, int outputs)
+{
+    const variant v = simple_variant(s, PART_ROTATE);
+    launch l = open_launch(s, &v, name);
+    add_memory(&l, rows);
+    add_arrays(&l, OUT_O, OUT_O + outputs - 1);
+    close_launch(&l, row_group, s->pr->max_q_len, s->pr->p.num_heads_q, s->pr->p.batch);
+}
+
+/* begin_rotation has queries rotated and rounded, and turns the other kernels to memory of ours in
+ * place of q and o. */
+static void begin_rotation(session *s)
+{
+    if (s->pl.queries_bytes) {
+        const cl_handle queries =
+            new_buffer(s, CL_MEM_READ_WRITE, s->pl.queries_bytes, NULL, "memory for queries");
+        launch_rows(s, "rotate_queries", queries, 0);
+        s->array[IN_Q].memory = queries;
+    }
+    if (s->pl.results_bytes)
+        s->array[OUT_O].memory =
+            new_buffer(s, CL_MEM_READ_WRITE, s->pl.results_bytes, NULL, "memory for results");
+}
+
+/* end_rotation has results rotated back to `o`. */
+static void end_rotation(session *s, cl_handle o)
+{
+    const cl_handle results = s->array[OUT_O].memory;
+    s->array[OUT_O].memory = o;
+    if (s->pl.results_bytes)
+        launch_rows(s, "rotate_results", results, 1);
+}
+
 static void run_forward(session *s)
 {
+    const cl_handle o = s->array[OUT_O].memory;
+    begin_rotation(s);
     if (runs(&s->pl, PART_NAIVE))
         run_naive(s);
     if (runs(&s->pl, PART_FORWARD))
         run_tiled(s);
     run_logits(s);
+    end_rotation(s, o);
 }
 
 /* src/opencl/gradients.c - the kernels of attn_backward. */
@@ -5335,6 +5444,7 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     if (g)
         fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
     bind_arrays(s, g);
+    fill_rotation_numbers(&pr->p, &pl, s->numbers);
     describe_call(s);
     await_inputs(s);
     if (g)
@@ -5492,7 +5602,7 @@ static void compare_checks(attn_opencl *gpu, const check_data *d)
 static void check_device(attn_opencl *gpu)
 {
     check_data *d = &gpu->check;
-    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
+    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1, 0 };
     const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
     cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
     cl_int error = CL_SUCCESS;
@@ -5542,6 +5652,7 @@ enum {
     TRIAL_FEWEST_ROWS = 2,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
+    TRIAL_UNITS_DIM = 2 * UNIT, /* where K has units */
     TRIAL_COLUMNS = 256,
     TRIAL_LOGITS = 3,
     TRIAL_WORKSPACE = 1 << 20
@@ -5560,8 +5671,8 @@ typedef struct trial_results {
 
 /* The device has a copy of trial_arrays. */
 typedef struct trial_arrays {
-    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
-    float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
+    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_UNITS_DIM];
+    float k[TRIAL_KEYS * TRIAL_UNITS_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
     float dout[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], bias[TRIAL_KEYS];
     float slopes[TRIAL_HEADS], sinks[TRIAL_HEADS];
     trial_results out;
@@ -5580,20 +5691,46 @@ typedef struct trial {
     trial_results device;
 } trial;
 
-/* fill_random stores n numbers of -most..most. */
+/* fill_random stores n numbers of -most..most, whole units. */
 static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
 {
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        attn_convert((char *)to + (size_t)i * bytes_of(dtype), dtype, &x, ATTN_F32, 1);
+    const int unit = storages[dtype].unit;
+    int64_t i, d;
+    for (i = 0; i < n; i += unit) {
+        float x[UNIT];
+        for (d = 0; d < unit; d++)
+            x[d] = (float)(int32_t)mixed(seed + (uint32_t)(i + d)) * (most / 2147483648.0f);
+        attn_convert((char *)to + bytes_between(dtype, i), dtype, x, ATTN_F32, (size_t)unit);
     }
 }
 
-/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
-static attn_params problem_for(trial *t, const variant *v, int part)
+/* A trial_types is what K and V are stored in. A program of MIXED types has a trial for each of K. */
+typedef struct trial_types {
+    int k, v;
+} trial_types;
+
+static int count_trials(const variant *v, int part)
 {
-    const int mixed = v->kv_type == MIXED;
+    if (v->kv_type != MIXED)
+        return 1;
+    return part == PART_BACKWARD ? LAST_PLAIN + 1 : v->whole ? MIXED - ATTN_Q8_0 : MIXED;
+}
+
+static trial_types types_of_trial(const variant *v, int part, int number)
+{
+    const int count = part == PART_BACKWARD ? LAST_PLAIN + 1 : MIXED;
+    trial_types types = { v->kv_type, v->kv_type };
+    if (v->kv_type == MIXED) {
+        types.k = (v->whole ? ATTN_Q8_0 : 0) + number;
+        types.v = (types.k + 1) % count;
+    }
+    return types;
+}
+
+/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
+static attn_params problem_for(trial *t, const variant *v, int part, trial_types types)
+{
+    const int has_units = storages[types.k].unit > 1;
     trial_arrays *a = &t->arrays;
     const attn_params p = {
         .batch = 1,
@@ -5603,11 +5740,13 @@ static attn_params problem_for(trial *t, const variant *v, int part)
                      : v->rows == 16     ? TRIAL_FEW_ROWS
                                          : TRIAL_ROWS,
         .seq_len_kv = TRIAL_KEYS,
-        .head_dim = TRIAL_DIM,
-        .head_dim_v = v->columns - 4,
+        .head_dim = has_units ? TRIAL_UNITS_DIM : TRIAL_DIM,
+        .head_dim_v = v->columns - (storages[types.v].unit > 1 ? UNIT : 4),
+        .integer = v->whole,
+        .rotated = part == PART_ROTATE ? ATTN_ROTATED_K + ATTN_ROTATED_V : 0,
         .q = { .data = a->q },
-        .k = { .data = a->k, .dtype = mixed ? ATTN_F16 : v->kv_type },
-        .v = { .data = a->v, .dtype = mixed ? ATTN_F32 : v->kv_type },
+        .k = { .data = a->k, .dtype = types.k },
+        .v = { .data = a->v, .dtype = types.v },
         .o = { .data = a->out.o },
         .lse = { .data = a->out.lse },
         .stats = { .data = a->out.stats },
@@ -5631,10 +5770,11 @@ static attn_params problem_for(trial *t, const variant *v, int part)
 static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
+    const int64_t half = TRIAL_KEYS * t->p.head_dim / 2;
+    const int k_type = t->p.k.dtype;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
     fill_random(a->k, k_type, half, 1, 2);
-    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
+    fill_random((char *)a->k + bytes_between(k_type, half), k_type, half, 3, 3);
     fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
@@ -5667,8 +5807,9 @@ static void ask_gradients(trial *t, int pairs)
     g->dslopes = a->out.dslopes;
 }
 
-/* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
-static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
+/* make_trial makes a trial of a program: of a part of attn_forward or of gradients. */
+static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part,
+                       trial_types types)
 {
     attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX, .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
@@ -5680,7 +5821,7 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->named.bytes = sizeof t->arrays;
     t->limits = gpu->limits;
     t->limits.divide = part == PART_ROWS;
-    t->p = problem_for(t, v, part);
+    t->p = problem_for(t, v, part, types);
     logits.num_rows = min64(TRIAL_LOGITS, t->p.seq_len_q);
     fill_arrays(t);
     if (part == PART_ROWS)
@@ -5778,7 +5919,7 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
+/* try_program runs trials on a queue of its own: the caller's may be waiting for the caller. The
  * program stays UNTRIED where there is no memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 {
@@ -5786,7 +5927,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     cl_int error = CL_SUCCESS;
     cl_handle memory = NULL, queue;
     trial *t = NULL;
-    int found = UNTRIED;
+    int found = UNTRIED, number;
     queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
     if (!error)
         memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
@@ -5797,8 +5938,11 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     if (error) {
         explain_error(why, "memory to try it in", error);
     } else {
-        make_trial(t, gpu, queue, v, part);
-        found = run_trial(t, why) ? TRUSTED : DROPPED;
+        found = TRUSTED;
+        for (number = 0; number < count_trials(v, part) && found == TRUSTED; number++) {
+            make_trial(t, gpu, queue, v, part, types_of_trial(v, part, number));
+            found = run_trial(t, why) ? TRUSTED : DROPPED;
+        }
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
@@ -5810,6 +5954,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 static const char *const distrusted[PART_COUNT] = {
     "kernel forward failed its first check on this device",
     "kernel merge_parts or logits failed its first check on this device",
+    "kernel rotate_queries or rotate_results failed its first check on this device",
     "kernels naive failed their first check on this device",
     NULL,
     "kernels of gradients failed their first check on this device",
@@ -6117,7 +6262,11 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->merge_parts = to->forward && pl->parts > 1;
     to->naive = runs(pl, PART_NAIVE);
     to->logits = pr->p.logits.data != NULL;
-    to->device_bytes = to->naive ? (size_t)(matrix_bytes(pr) + 4 * pr->max_q_len) : 0;
+    to->rotate_queries = pl->queries_bytes > 0;
+    to->rotate_results = pl->results_bytes > 0;
+    to->device_bytes = (size_t)(pl->queries_bytes + pl->results_bytes);
+    if (to->naive)
+        to->device_bytes += (size_t)(matrix_bytes(pr) + 4 * pr->max_q_len);
     if (!to->forward)
         return;
     to->tile_rows = pl->forward.rows;
@@ -6129,7 +6278,7 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->items = pl->items;
     to->groups = pl->groups;
     to->local_bytes = (size_t)pl->local_bytes;
-    to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
+    to->device_bytes += (size_t)(pl->pending_bytes + pl->parts_bytes);
 }
 
 ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_params *p,

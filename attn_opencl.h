@@ -210,7 +210,7 @@ typedef struct attn_opencl_plan_info {
     int runs;
     /* Nonzero marks the kernels that run; without forward the sizes below are 0 except
      * device_bytes. */
-    int forward, merge_parts, naive, logits;
+    int forward, merge_parts, naive, logits, rotate_queries, rotate_results;
     /* A tile has tile_rows query rows and tile_columns columns of V. */
     int tile_rows, tile_columns;
     /* tiles counts those of all sequences and of the query heads of a kv head. */
@@ -225,7 +225,8 @@ typedef struct attn_opencl_plan_info {
     int64_t items, groups;
     /* local_bytes is the local memory of a work-group, at most info.local_bytes. */
     size_t local_bytes;
-    /* device_bytes is the memory for states between kernels and chunks, or for a head's logits. */
+    /* device_bytes is the memory for states between kernels and chunks, for a head's logits, and for
+     * queries and results that are rotated or rounded. */
     size_t device_bytes;
     /* why is "ok", or says why not. */
     char why[160];

@@ -7,13 +7,14 @@
  * order. Options that attn_opencl.c builds with:
  *
  *     EXACT      1: exp2 of docs/canon.md; 0: native_exp2
- *     KV_TYPE    storage of K and V: 0 f32, 1 f16, 2 bf16; 3: as the numbers say
+ *     KV_TYPE    storage of K and V: an attn_cl_type; 8: as the numbers say
+ *     WHOLE      1: the kernel forward computes scores in whole numbers
  *     BM         query rows of a tile: 4, 16, 32 or 64
  *     DVB        columns of V of a tile: 64, 128 or 256
  *     PAIRS      1: with masks and modifiers that must be asked pair by pair; 0: ranges only
  *     INLINE     1: functions of tiles become parts of the kernel, so that what they get by address
  *                is in registers; 0: as the compiler likes, CPUs' take half the time for it
- *     PART_...   1: which kernels this program holds: FORWARD, BACKWARD, ROWS, NAIVE, CHECK
+ *     PART_...   1: which kernels this program holds: FORWARD, BACKWARD, ROWS, ROTATE, NAIVE, CHECK
  *
  * CONTENTS
  *    1  Numbers      what the host says of a call, by name; read by attn_opencl.c, too
@@ -23,9 +24,10 @@
  *    5  Chunks       states, the merge tree, the result of a row
  *    6  Forward      the kernel
  *    7  Rows         parts merged; logits and probabilities of chosen rows
- *    8  Naive        the textbook in three kernels
- *    9  Gradients    of rows, of keys, and sums
- *   10  Check        what attn_opencl.c asks a device before it is trusted
+ *    8  Rotation     queries before the other kernels read them, results behind those
+ *    9  Naive        the textbook in three kernels
+ *   10  Gradients    of rows, of keys, and sums
+ *   11  Check        what attn_opencl.c asks a device before it is trusted
  */
 
 /* ------------------------------------------------------------------------------------------------
@@ -68,16 +70,24 @@ enum attn_cl_number {
     N_KEY_SLICES, N_VALUE_SLICES,    /* columns of dk and of dv that are asked for, by DVB */
     N_ALL_ROWS,                      /* of all heads: see state_row in attn.h */
     N_DSINKS, ATTN_CL_PAIRS(N_DBIAS), ATTN_CL_PAIRS(N_DSLOPES),
+    N_ROTATED,                       /* sum of ROTATED_K and ROTATED_V */
+    ATTN_CL_TENSOR(N_GIVEN_Q), ATTN_CL_TENSOR(N_ASKED_O), /* where rows are rotated on the way */
     N_COUNT
 };
+
+/* Storage types, as attn_dtype; K and V alone may have those from TYPE_E4M3 on. */
+enum attn_cl_type { TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_E4M3, TYPE_E5M2, TYPE_Q8_0, TYPE_Q5_0,
+                    TYPE_Q4_0, TYPE_MIXED };
 
 enum attn_cl_flag {
     F_CAUSAL = 1, F_WINDOW = 2, F_CHUNKED = 4, F_BITMAP = 8, F_CSR = 16, F_TREE = 32,
     F_SEGMENTS = 64, F_BOOL_MASK = 128, F_BIT_MASK = 256, F_SOFTCAP = 512, F_BIAS = 1024,
     F_ALIBI = 2048, F_DROPOUT = 4096, F_SOFTMAX1 = 8192, F_SINKS = 16384, F_PARTIAL = 32768,
     F_O = 65536, F_LSE = 131072, F_REDO = 262144, F_DLSE = 524288,
-    F_STATS = 1048576
+    F_STATS = 1048576, F_INTEGER = 2097152
 };
+
+enum attn_cl_rotated { ROTATED_K = 1, ROTATED_V = 2 };
 
 /* A sequence of the batch, as in attn.h. */
 enum attn_cl_sequence { S_Q_ROW, S_Q_LEN, S_KV_ROW, S_KV_LEN, S_COLUMN, S_OFFSET, S_KEY_BASE,
@@ -88,7 +98,7 @@ enum attn_cl_tile { TILE_SEQUENCE, TILE_FIRST, TILE_COUNT }; /* first of the fla
 enum attn_cl_known { KNOWN_M, KNOWN_R, KNOWN_DELTA, KNOWN_SINK_TERM, KNOWN_COUNT };
 
 enum attn_cl_size { CL_BN = 64, CL_TX = 16, CL_TY = 16, CL_BLOCK = 16, CL_ROW_GROUP = 64,
-                    CL_MAX_PARTS = 128, CL_CHECKS = 10 * 192 };
+                    CL_MAX_PARTS = 128, CL_UNIT = 32, CL_ROTATED = 256, CL_CHECKS = 10 * 192 };
 
 /* Operations that the kernel check tries. */
 enum attn_cl_check { CHECK_PRODUCT_SUM, CHECK_FMA, CHECK_RECIPROCAL, CHECK_EXP2, CHECK_LOG2,
@@ -107,7 +117,13 @@ enum attn_cl_check { CHECK_PRODUCT_SUM, CHECK_FMA, CHECK_RECIPROCAL, CHECK_EXP2,
 #define EXACT 1
 #endif
 #ifndef KV_TYPE
-#define KV_TYPE 3
+#define KV_TYPE 8
+#endif
+#ifndef WHOLE
+#define WHOLE 0
+#endif
+#ifndef PART_BACKWARD
+#define PART_BACKWARD 0
 #endif
 #ifndef BM
 #define BM 64
@@ -140,8 +156,85 @@ enum attn_cl_check { CHECK_PRODUCT_SUM, CHECK_FMA, CHECK_RECIPROCAL, CHECK_EXP2,
 typedef __global const uchar *bytes;
 typedef __global uchar *out_bytes;
 
+/* Whether a type is one of K and V alone. Programs without such a type, and gradients, have no code for
+ * it; PLAIN tells compilers that a type is none. */
+#define IS_PACKED(type) (KV_TYPE > TYPE_BF16 && !PART_BACKWARD && (type) > TYPE_BF16)
+#define PLAIN(type) min((int)(type), (int)TYPE_BF16)
+
+float e4m3_to_float(uint x)
+{
+    const uint sign = (x & 0x80u) << 24, rest = x & 0x7fu;
+    if (rest == 0x7fu)
+        return as_float(sign | NAN_BITS);
+    return as_float(sign | (rest < 8 ? as_uint((float)rest * 0x1p-9f) : (rest << 20) + 0x3c000000u));
+}
+
+float e5m2_to_float(uint x)
+{
+    const uint sign = (x & 0x80u) << 24, rest = x & 0x7fu;
+    if (rest < 4)
+        return as_float(sign | as_uint((float)rest * 0x1p-16f));
+    return as_float(sign | ((rest << 21) + (rest < 0x7cu ? 0x38000000u : 0x70000000u)));
+}
+
+float eighth_to_float(uint x, int type)
+{
+    return type == TYPE_E4M3 ? e4m3_to_float(x) : e5m2_to_float(x);
+}
+
+/* The unit of 32 numbers that element `at` is in: src/quantised.c. */
+bytes unit_at(bytes data, int type, long at)
+{
+    return data + (at >> 5) * (type == TYPE_Q8_0 ? 34 : type == TYPE_Q5_0 ? 22 : 18);
+}
+
+float scale_of(bytes unit)
+{
+    return vload_half(0, (__global const half *)unit);
+}
+
+/* Units lie at multiples of 2 bytes. */
+uchar4 four_bytes(bytes at)
+{
+    return as_uchar4(vload2(0, (__global const ushort *)at));
+}
+
+/* Whole numbers i to i + 3 of a unit, i a multiple of 4. A fifth bit that is not there takes 16 away. */
+int4 whole4(bytes unit, int type, int i)
+{
+    int4 x;
+    if (type == TYPE_Q8_0)
+        return convert_int4(as_char4(four_bytes(unit + 2 + i)));
+    x = convert_int4(four_bytes(unit + (type == TYPE_Q5_0 ? 6 : 2) + i % 16));
+    x = (x >> i / 16 * 4) & 15;
+    if (type == TYPE_Q4_0)
+        return x - 8;
+    return x + (((int4)(unit[2 + i / 8] >> i % 8) >> (int4)(0, 1, 2, 3)) & 1) * 16 - 16;
+}
+
+float4 load_packed4(bytes data, int type, long at)
+{
+    bytes unit;
+    if (type <= TYPE_E5M2)
+        return (float4)(eighth_to_float(data[at], type), eighth_to_float(data[at + 1], type),
+                        eighth_to_float(data[at + 2], type), eighth_to_float(data[at + 3], type));
+    unit = unit_at(data, type, at);
+    return scale_of(unit) * convert_float4(whole4(unit, type, (int)(at & 31)));
+}
+
+float load_packed1(bytes data, int type, long at)
+{
+    float4 x;
+    if (type <= TYPE_E5M2)
+        return eighth_to_float(data[at], type);
+    x = load_packed4(data, type, at & ~3l);
+    return at & 2 ? (at & 1 ? x.w : x.z) : at & 1 ? x.y : x.x;
+}
+
 float load1(bytes data, int type, long at)
 {
+    if (IS_PACKED(type))
+        return load_packed1(data, type, at);
     if (type == 0)
         return ((__global const float *)data)[at];
     if (type == 1)
@@ -151,6 +244,8 @@ float load1(bytes data, int type, long at)
 
 float4 load4(bytes data, int type, long at)
 {
+    if (IS_PACKED(type))
+        return load_packed4(data, type, at);
     if (type == 0)
         return vload4(0, (__global const float *)data + at);
     if (type == 1)
@@ -164,6 +259,8 @@ float4 load_up_to4(bytes data, int type, long at, int left)
     float4 x = (float4)(0.0f);
     if (left >= 4)
         return load4(data, type, at);
+    if (IS_PACKED(type) && type > TYPE_E5M2) /* rows are whole units */
+        return x;
     if (left > 0)
         x.x = load1(data, type, at);
     if (left > 1)
@@ -363,8 +460,8 @@ typedef struct inputs {
 
 #define NUMBER(name) (in->N[name])
 #define FLOAT_NUMBER(name) as_float((uint)in->N[name])
-#define K_TYPE (KV_TYPE == 3 ? (int)NUMBER(N_K_TYPE) : KV_TYPE)
-#define V_TYPE (KV_TYPE == 3 ? (int)NUMBER(N_V_TYPE) : KV_TYPE)
+#define K_TYPE (KV_TYPE == TYPE_MIXED ? (int)NUMBER(N_K_TYPE) : KV_TYPE)
+#define V_TYPE (KV_TYPE == TYPE_MIXED ? (int)NUMBER(N_V_TYPE) : KV_TYPE)
 #define HAS(flag) ((NUMBER(N_FLAGS) & (flag)) != 0)
 #define INT32(pointer, name) ((__global const int *)((pointer) + NUMBER(name)))
 
@@ -581,6 +678,31 @@ float sink_of(const inputs *in, int head)
     return HAS(F_SINKS) ? ((__global const float *)(in->sinks + NUMBER(N_SINKS)))[head] : NEG_INF;
 }
 
+/* A query of whole numbers, as floats, has its scales behind it. */
+long query_scale_at(long q_at, int dim, int d)
+{
+    return q_at + dim + d / CL_UNIT;
+}
+
+/* q.k of a query of whole numbers and the key at element `at`. */
+float whole_product(const inputs *in, long q_at, long at)
+{
+    const int dim = (int)NUMBER(N_DIM), type = K_TYPE;
+    __global const float *q = (__global const float *)(in->q + NUMBER(N_Q));
+    float s = 0.0f;
+    int d, i;
+    for (d = 0; d < dim; d += CL_UNIT) {
+        bytes unit = unit_at(in->k + NUMBER(N_K), type, at + d);
+        int dot = 0;
+        for (i = 0; i < CL_UNIT; i += 4) {
+            const int4 x = whole4(unit, type, i) * convert_int4(vload4(0, q + q_at + d + i));
+            dot += x.x + x.y + x.z + x.w;
+        }
+        s = fma((float)dot, q[query_scale_at(q_at, dim, d)] * scale_of(unit), s);
+    }
+    return s;
+}
+
 /* The raw score of one pair. */
 float score_of(const inputs *in, const row *r, int j)
 {
@@ -591,7 +713,9 @@ float score_of(const inputs *in, const row *r, int j)
     int d;
     key_at(in, r->b, r->s, j, &entry, &at);
     at = KEY_AT(N_K, entry, r->kv_head, at);
-    for (d = 0; d < dim; d++)
+    if (HAS(F_INTEGER))
+        s = whole_product(in, q_at, at);
+    for (d = 0; d < dim && !HAS(F_INTEGER); d++)
         s = fma(load1(in->q + NUMBER(N_Q), type, q_at + d),
                 load1(in->k + NUMBER(N_K), K_TYPE, at + d), s);
     return s * FLOAT_NUMBER(N_FACTOR);
@@ -683,7 +807,7 @@ void write_ending(const inputs *in, const row *r, ending e, out_bytes lse, out_b
 #define TM (BM / TY)
 #define TN (BN / TX)
 #define TD (DVB / TX)
-#define DS 32           /* elements of q and k that are in local memory at a time */
+#define DS CL_UNIT      /* elements of q and k that are in local memory at a time */
 #define LDQ (DS + 4)    /* 4 floats further: vectors of rows that follow meet other banks */
 #define LDS (BN + 4)
 #define VS (DVB <= 128 ? 32 : 16) /* rows of V that are in local memory at a time */
@@ -801,15 +925,37 @@ INLINED float4 load_matrix(const matrix *x, int r, int d, int left)
     return at == NOWHERE ? (float4)(0.0f) : load_up_to4(x->data, x->type, at + d, left);
 }
 
-/* Elements d0.. of the rows of a and of b into local memory. */
+/* Four whole numbers of a unit, without the scale. */
+INLINED float4 load_whole(const matrix *x, int r, int d)
+{
+    const long at = x->at[r] + d;
+    return x->at[r] == NOWHERE
+               ? (float4)(0.0f)
+               : convert_float4(whole4(unit_at(x->data, x->type, at), x->type, (int)(at & 31)));
+}
+
+/* The scale of 32 elements from d on: of a query's row a, or of a key's unit in b. */
+INLINED float scale_of_slice(const matrix *a, const matrix *b, int r, int dim, int d)
+{
+    const long at = r < BM ? a->at[r] : b->at[r - BM];
+    if (at == NOWHERE)
+        return 0.0f;
+    return r < BM ? load1(a->data, TYPE_F32, query_scale_at(at, dim, d))
+                  : scale_of(unit_at(b->data, b->type, at + d));
+}
+
+/* Elements d0.. of the rows of a and of b into local memory, and behind them scales of units. */
 INLINED void stage_slices(const tile *t, const matrix *a, const matrix *b, int dim, int d0)
 {
     int x;
     for (x = t->t; x < (BM + BN) * (DS / 4); x += GROUP_ITEMS) {
         const int r = x / (DS / 4), d = d0 + x % (DS / 4) * 4;
-        const float4 value = r < BM ? load_matrix(a, r, d, dim - d)
-                                    : load_matrix(b, r - BM, d, dim - d);
+        const float4 value = r < BM  ? load_matrix(a, r, d, dim - d)
+                             : WHOLE ? load_whole(b, r - BM, d)
+                                     : load_matrix(b, r - BM, d, dim - d);
         FOUR(t->at.area + r * LDQ + (d - d0)) = value;
+        if (WHOLE && d == d0)
+            t->at.area[r * LDQ + DS] = scale_of_slice(a, b, r, dim, d0);
     }
 }
 
@@ -833,6 +979,21 @@ INLINED void multiply_slices(const tile *t, float s[TM][TN])
     }
 }
 
+/* Whole numbers: the sum of 32 products is below 2^24, so that floats hold it in any order. */
+INLINED void multiply_units(const tile *t, float s[TM][TN])
+{
+    float dot[TM][TN];
+    UNROLL for (int i = 0; i < TM; i++)
+        UNROLL for (int j = 0; j < TN; j++)
+            dot[i][j] = 0.0f;
+    multiply_slices(t, dot);
+    UNROLL for (int i = 0; i < TM; i++) {
+        const float scale = t->at.area[(t->ty + i * TY) * LDQ + DS];
+        UNROLL for (int j = 0; j < TN; j++)
+            s[i][j] = fma(dot[i][j], scale * t->at.area[(BM + t->tx + j * TX) * LDQ + DS], s[i][j]);
+    }
+}
+
 /* s = A B^T: item (tx, ty) has rows ty + i TY of a and tx + j TX of b. */
 INLINED void multiply_rows(const tile *t, const matrix *a, const matrix *b, int dim,
                            float s[TM][TN])
@@ -845,7 +1006,10 @@ INLINED void multiply_rows(const tile *t, const matrix *a, const matrix *b, int 
         barrier(CLK_LOCAL_MEM_FENCE);
         stage_slices(t, a, b, dim, d0);
         barrier(CLK_LOCAL_MEM_FENCE);
-        multiply_slices(t, s);
+        if (WHOLE)
+            multiply_units(t, s);
+        else
+            multiply_slices(t, s);
     }
 }
 
@@ -853,7 +1017,8 @@ INLINED void multiply_rows(const tile *t, const matrix *a, const matrix *b, int 
 INLINED void multiply_qk(const tile *t, float s[TM][TN])
 {
     const inputs *in = t->in;
-    const matrix q = matrix_of(in->q, NUMBER(N_Q), (int)NUMBER(N_Q_TYPE), t->at.q_at);
+    const int q_type = WHOLE ? TYPE_F32 : PLAIN(NUMBER(N_Q_TYPE));
+    const matrix q = matrix_of(in->q, NUMBER(N_Q), q_type, t->at.q_at);
     const matrix k = matrix_of(in->k, NUMBER(N_K), K_TYPE, t->at.k_at);
     const float factor = FLOAT_NUMBER(N_FACTOR);
     multiply_rows(t, &q, &k, (int)NUMBER(N_DIM), s);
@@ -1544,7 +1709,137 @@ void logits(INPUTS, bytes chosen, out_bytes out)
 #endif /* PART_ROWS */
 
 /* ------------------------------------------------------------------------------------------------
- * 8  Naive: the textbook, one query head of one sequence at a time, in three kernels. The matrix
+ * 8  Rotation: queries become what scores are computed from, before the other kernels read them, and
+ *    rows of O are rotated back behind those. Group: row, query head, sequence.
+ * --------------------------------------------------------------------------------------------- */
+
+#if PART_ROTATE
+
+/* How many elements are rotated together where `left` are left. */
+int block_size(int left)
+{
+    int n = CL_ROTATED;
+    while (n > left)
+        n /= 2;
+    return n;
+}
+
+/* n numbers times a Hadamard matrix over the root of n, in the order of docs/canon.md. */
+void rotate_block(__local float *x, int n)
+{
+    const int t = (int)get_local_id(0);
+    float c = 1.0f;
+    int half_size, m, i;
+    for (half_size = 1; half_size < n; half_size *= 2) {
+        for (i = t; i < n / 2; i += CL_ROW_GROUP) {
+            const int at = 2 * i - i % half_size;
+            const float a = x[at], b = x[at + half_size];
+            x[at] = a + b;
+            x[at + half_size] = a - b;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    for (m = n; m >= 4; m /= 4)
+        c = c * 0.5f;
+    c = m == 2 ? c * 0x1.6a09e6p-1f : c;
+    for (i = t; i < n; i += CL_ROW_GROUP)
+        x[i] = x[i] * c;
+    barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* The largest magnitude of 32 numbers / 127, rounded once, in integers: devices divide less exactly.
+ * m 2^(e - 150) is that magnitude, and no quotient by 127 is a tie. NaN if a number is not finite. */
+float scale_for(__local const float *x)
+{
+    uint most = 0, e, m, up;
+    int i;
+    for (i = 0; i < CL_UNIT; i++)
+        most = max(most, as_uint(x[i]) & 0x7fffffffu);
+    e = max(most >> 23, 1u);
+    m = most - ((e - 1) << 23);
+    up = min(m >= 127u << 17 ? 6u : 7u, e - 1);
+    return as_float(most >= 0x7f800000u ? NAN_BITS
+                                        : ((e - up - 1) << 23) + ((m << up) + 63u) / 127u);
+}
+
+/* 1 / scale, or 0 where that is no finite number. */
+float inverse_of(float scale)
+{
+    const int small = scale < 0x1p-100f;
+    const float x = reciprocal(small ? scale * 0x1p64f : scale);
+    const float inverse = small ? x * 0x1p64f : x;
+    return scale == 0.0f || !isfinite(inverse) ? 0.0f : inverse;
+}
+
+/* To the nearest whole number, ties to even; 0 where there is no scale. */
+float rounded(float x, float scale)
+{
+    float y = x * inverse_of(scale);
+    y = y + 12582912.0f;
+    y = y - 12582912.0f;
+    return isfinite(scale) ? y : 0.0f;
+}
+
+/* Rows of q, rotated and rounded as is asked for, where N_Q says. */
+__kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
+void rotate_queries(INPUTS, __global float *to)
+{
+    __local float x[CL_ROTATED], scales[CL_ROTATED / CL_UNIT];
+    const inputs all = MAKE_INPUTS;
+    const inputs *in = &all;
+    const row r = head_row(in, (long)get_group_id(2), (int)get_group_id(1), (long)get_group_id(0));
+    const long from = row_at(in, N_GIVEN_Q, &r), at = row_at(in, N_Q, &r);
+    const int dim = (int)NUMBER(N_DIM), t = (int)get_local_id(0), whole = HAS(F_INTEGER);
+    int d, n, i;
+    if (!r.used)
+        return;
+    for (d = 0; d < dim; d += n) {
+        n = block_size(dim - d);
+        for (i = t; i < n; i += CL_ROW_GROUP)
+            x[i] = load1(q + NUMBER(N_GIVEN_Q), PLAIN(NUMBER(N_GIVEN_Q_TYPE)), from + d + i);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (NUMBER(N_ROTATED) & ROTATED_K)
+            rotate_block(x, n);
+        for (i = t; whole && i < n / CL_UNIT; i += CL_ROW_GROUP) {
+            scales[i] = scale_for(x + i * CL_UNIT);
+            to[query_scale_at(at, dim, d) + i] = scales[i];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (i = t; i < n; i += CL_ROW_GROUP)
+            to[at + d + i] = whole ? rounded(x[i], scales[i / CL_UNIT]) : x[i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+/* Rows of O, from where N_O says. */
+__kernel __attribute__((reqd_work_group_size(CL_ROW_GROUP, 1, 1)))
+void rotate_results(INPUTS, __global const float *from, out_bytes o)
+{
+    __local float x[CL_ROTATED];
+    const inputs all = MAKE_INPUTS;
+    const inputs *in = &all;
+    const row r = head_row(in, (long)get_group_id(2), (int)get_group_id(1), (long)get_group_id(0));
+    const long at = row_at(in, N_O, &r), to = row_at(in, N_ASKED_O, &r);
+    const int dim = (int)NUMBER(N_DIM_V), t = (int)get_local_id(0);
+    int d, n, i;
+    if (!r.used)
+        return;
+    for (d = 0; d < dim; d += n) {
+        n = block_size(dim - d);
+        for (i = t; i < n; i += CL_ROW_GROUP)
+            x[i] = from[at + d + i];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        rotate_block(x, n);
+        for (i = t; i < n; i += CL_ROW_GROUP)
+            store1(o + NUMBER(N_ASKED_O), (int)NUMBER(N_ASKED_O_TYPE), to + d + i, x[i]);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}
+
+#endif /* PART_ROTATE */
+
+/* ------------------------------------------------------------------------------------------------
+ * 9  Naive: the textbook, one query head of one sequence at a time, in three kernels. The matrix
  *    holds a row of logits for each query.
  * --------------------------------------------------------------------------------------------- */
 
@@ -1622,7 +1917,7 @@ void naive_values(INPUTS, int b, int head, int keys, __global const float *matri
 #endif /* PART_NAIVE */
 
 /* ------------------------------------------------------------------------------------------------
- * 9  Gradients: docs/canon.md, "Gradients". Seven products and one again: rows against all keys for
+ * 10  Gradients: docs/canon.md, "Gradients". Seven products and one again: rows against all keys for
  *    dq, keys against all rows for dk and for dv. Group: (tile, slice), kv head, sequence.
  * --------------------------------------------------------------------------------------------- */
 
@@ -2209,7 +2504,7 @@ void sink_gradients(INPUTS, __global const float *known, out_bytes dsinks, int b
 #endif /* PART_BACKWARD */
 
 /* ------------------------------------------------------------------------------------------------
- * 10  Check: elementary operations on given numbers; the host knows what they must be.
+ * 11  Check: elementary operations on given numbers; the host knows what they must be.
  * --------------------------------------------------------------------------------------------- */
 
 #if PART_CHECK

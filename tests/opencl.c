@@ -4,6 +4,7 @@
  */
 #include "../attn_opencl.h"
 #include "gradients.h"
+#include "laws.h"
 #include "pool.h"
 #include "test.h"
 
@@ -80,6 +81,12 @@ static void make_empty(test_problem *t)
     t->p.causal = 1;
 }
 
+static void make_paged_quantised(test_problem *t)
+{
+    make_paged(t);
+    quantise_for_levels(t);
+}
+
 static const small_case small_cases[] = {
     { "prefill", 2, 20, 70, 24, ATTN_F32, 0, 1, NULL },
     { "prefill of f16", 2, 20, 70, 24, ATTN_F16, 0, 0, NULL },
@@ -96,6 +103,10 @@ static const small_case small_cases[] = {
     { "chunks in one group", 8, 70, 5000, 24, ATTN_F32, 1, 1, make_causal },
     { "columns of V in slices", 1, 3, 40, 300, ATTN_F32, 1, 1, NULL },
     { "sinks, empty rows", 2, 20, 9, 8, ATTN_F32, 0, 1, make_empty },
+    { "quantised", 2, 20, 70, 64, ATTN_F32, 0, 1, quantise_for_levels },
+    { "quantised, paged", 2, 20, 50, 64, ATTN_F32, 0, 0, make_paged_quantised },
+    { "quantised, decode", 4, 1, 100, 160, ATTN_F32, 0, 1, quantise_for_levels },
+    { "quantised, decode, parts", 1, 1, 2100, 32, ATTN_BF16, 0, 0, quantise_for_levels },
 };
 
 /* A tensor for the statistics, in any layout. */
@@ -581,7 +592,7 @@ static void check_wrong_buffers(subject *s)
         { "mem is NULL", 0, 0, O, 1 },
         { "an array exceeds the bytes of its buffer", 0, 64, O, 0 },
         { "an array exceeds the bytes of its buffer", 0, 64, K, 0 },
-        { "offset is no multiple of an array's element", 2, 0, Q, 0 },
+        { "offset is no multiple of the alignment of an array's elements", 2, 0, Q, 0 },
         { "offset + bytes exceed the cl_mem", (size_t)1 << 20, 0, V, 0 },
         { "offset + bytes exceed the cl_mem", SIZE_MAX - 3, 0, O, 0 },
     };

@@ -106,8 +106,16 @@ plant_bits() {
     build_planted "$1" "$2" || return 0
     plainly env ATTN_TEST_UNCHECKED=1 "$work/planted/test" --first --impl opencl bits \
         > "$work/log" 2>&1
-    noticed "$1" "FAILED" "$work/log"
+    noticed "$1" "^FAILED tests" "$work/log"
     dropped "$1" opencl bits x1-long
+}
+
+# plant_wrong NAME SED GROUP: where nothing is checked before, the group fails.
+plant_wrong() {
+    build_planted "$1" "$2" || return 0
+    plainly env ATTN_TEST_UNCHECKED=1 "$work/planted/test" --first --impl opencl "$3" \
+        > "$work/log" 2>&1
+    noticed "$1" "^FAILED tests" "$work/log"
 }
 
 # plant_dropped NAME SED IMPL GROUP CASE: a kernel fails its first check.
@@ -173,10 +181,13 @@ pocl_exact() {
 pocl_groups() {
     driver "$vendors/pocl.icd" "groups on PoCL" || return 0
     run "PoCL, exact: masks, laws, poison" plainly "$test" --impl opencl masks laws poison
+    run "PoCL, exact: quantised K and V" plainly "$test" --impl opencl quantised
     ! turn || run "PoCL, exact: f16" plainly "$test" --impl opencl --storage f16 masks laws poison
     run "PoCL, free order" plainly "$test" --impl opencl_free masks poison outputs
     ! turn || run "PoCL, free order: f16" plainly "$test" --impl opencl_free --storage f16 masks poison
     run "PoCL, naive" plainly "$test" --impl opencl_naive masks poison
+    ! turn || run "PoCL, free order: quantised" plainly "$test" --impl opencl_free quantised
+    ! turn || run "PoCL, naive: quantised" plainly "$test" --impl opencl_naive quantised
 }
 
 pocl_cases() {
@@ -213,6 +224,36 @@ pocl_planted() {
     plant_dropped "a sum that begins a row late" \
         's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits \
         'gradients of alibi'
+}
+
+# What K and V are read by, queries rounded and rows rotated. Cases of `quantised` have K or V in units.
+pocl_planted_units() {
+    driver "$vendors/pocl.icd" "bugs of units on PoCL" || return 0
+    plant_dropped "both nibbles at once" 's|x = (x >> i / 16 \* 4) & 15;|x = x \& 15;|' opencl bits \
+        q4_0
+    plant_dropped "the fifth bit of a neighbour" 's/>> (int4)(0, 1, 2, 3)/>> (int4)(1, 2, 3, 0)/' \
+        opencl bits q5_0
+    plant_dropped "bytes without a sign" 's/convert_int4(as_char4(/convert_int4((/' opencl bits q8_0
+    plant_dropped "the scale of the first unit" \
+        's/: scale_of(unit_at(b->data, b->type, at + d))/: scale_of(unit_at(b->data, b->type, at))/' \
+        opencl bits q8_0
+    plant_dropped "queries in 128ths" 's|+ 63u) / 127u|+ 64u) / 128u|' opencl bits q8_0
+    plant_dropped "whole numbers one too small" 's/y = y - 12582912.0f;/y = y - 12582913.0f;/' opencl \
+        bits q8_0
+    plant_dropped "a dot that goes on" 's/^            dot\[i\]\[j\] = 0.0f;/dot[i][j] = s[i][j];/' \
+        opencl bits q8_0
+    plant_dropped "a score of an exact query" 's/if (HAS(F_INTEGER))$/if (0)/' opencl bits \
+        q8_0-logits
+    plant_dropped "a rotation without its factor" 's/x\[i\] = x\[i\] \* c;/x[i] = x[i];/' opencl \
+        bits rotated
+    plant_dropped "sums in place of differences" 's/half_size\] = a - b;/half_size] = a + b;/' opencl \
+        bits rotated
+    plant_wrong "values without a scale" 's/return scale_of(unit) \* convert/return convert/' quantised
+    plant_wrong "an exponent of E4M3" 's/0x3c000000u/0x3b800000u/' quantised
+    plant_wrong "an exponent of E5M2" 's/0x38000000u/0x38800000u/' quantised
+    plant_wrong "a subnormal of E4M3" 's/0x1p-9f/0x1p-10f/' quantised
+    plant_wrong "a subnormal of E5M2" 's/0x1p-16f/0x1p-15f/' quantised
+    plant_wrong "a query too small for a scale" 's/scale == 0.0f || !isfinite(inverse)/0/' quantised
 }
 
 # Not in Debian: intel-opencl-rt of PyPI, with tbb and intel-cmplr-lib-rt. INTEL_CPU: its .icd.
@@ -278,7 +319,7 @@ oclgrind_clean() {
 
 oclgrind_planted() {
     oclgrind "bugs on Oclgrind" || return 0
-    prefill="0: prefill" gradients="15: gradients"
+    prefill="0: prefill" gradients="19: gradients"
     plant "$prefill" "no barrier before a slice is used" '/stage_slices(t, a, b/{n;d;}' \
         "data race"
     plant "$prefill" "no barrier before V is overwritten" \
@@ -328,7 +369,7 @@ lane() {
     exit "$failed"
 }
 
-(lane first pocl_exact on_rusticl on_intel pocl_planted oclgrind_planted) &
+(lane first pocl_exact on_rusticl on_intel pocl_planted pocl_planted_units oclgrind_planted) &
 first=$!
 (JOBS=1 lane second rooms gate pocl_groups pocl_cases oclgrind_clean absent)
 status=$?

@@ -272,11 +272,39 @@ static void check_refusals(void)
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && !plan.forward,
           "no rows, but a kernel");
     p = shape_of(1, 2, 2, 100, 100, 64);
+    p = shape_of(1, 8, 8, 1 << 20, 1, 64);
+    p.rotated = ATTN_ROTATED_V;
+    refuses(&usual, &p, "rotated or rounded rows exceed an array of the device");
+    p.rotated = ATTN_ROTATED_K;
+    refuses(&usual, &p, "rotated or rounded rows exceed an array of the device");
+    p = shape_of(1, 2, 2, 100, 100, 64);
     p.stats.data = p.o.data;
     p.o.data = NULL;
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && plan.forward &&
               plan.slices == 1,
           "no kernel for statistics");
+}
+
+/* Rows of queries take `width` floats each, rows of results 64, beside what the call takes without. */
+static void check_rotation(int rotated, int integer, int64_t width, int back)
+{
+    const attn_opencl_info info = device_of(4, 32, 0);
+    attn_params p = shape_of(3, 2, 2, 100, 100, 64);
+    attn_opencl_plan_info plain, plan;
+    if (!begin_case("rotated %d, whole numbers %d", rotated, integer))
+        return;
+    p.k.dtype = ATTN_Q8_0;
+    CHECK(attn_opencl_plan(&info, &p, &plain) == ATTN_OK && plain.runs, "refused");
+    p.rotated = rotated;
+    p.integer = integer;
+    CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK && plan.runs, "refused");
+    CHECK(plan.rotate_queries == (width > 0) && plan.rotate_results == back, "kernels");
+    CHECK((int64_t)(plan.device_bytes - plain.device_bytes) ==
+              3 * 2 * 100 * 4 * (width + (back ? 64 : 0)),
+          "%zu bytes", plan.device_bytes - plain.device_bytes);
+    p.partial = 1;
+    CHECK(attn_opencl_plan(&info, &p, &plan) == ATTN_OK && !plan.rotate_results,
+          "states are rotated back");
 }
 
 /* A storage type that only the CPU has. */
@@ -285,15 +313,10 @@ static void check_type(const attn_backend *backend, attn_problem *pr, attn_gradi
 {
     char want[100], why[200];
     for (int type = 0; type < 40; type++) {
-        const int known = type == ATTN_F32 || type == ATTN_F16 || type == ATTN_BF16;
+        const int kv = *name == 'k' || *name == 'v', known = type <= (kv ? ATTN_Q4_0 : ATTN_BF16);
         *dtype = type;
-        if (type <= ATTN_I8 && (*name == 'k' || *name == 'v'))
-            snprintf(want, sizeof want,
-                     "%s (%d) is set, but a device does not take it: 0 is f32, 1 is f16, 2 is bf16",
-                     name, type);
-        else
-            snprintf(want, sizeof want, "%s (%d) is a storage type that a device does not know",
-                     name, type);
+        snprintf(want, sizeof want, "%s (%d) is a storage type that a device does not know", name,
+                 type);
         CHECK((g ? backend->supports_gradients(backend, pr, g, why, sizeof why)
                  : backend->supports(backend, pr, why, sizeof why)) == 0,
               "it runs");
@@ -318,7 +341,6 @@ static void check_types(void)
     check_type(&backend, &pr, NULL, &pr.p.v.dtype, "v.dtype");
     check_type(&backend, &pr, NULL, &pr.p.o.dtype, "o.dtype");
     check_type(&backend, &pr, NULL, &pr.p.bias.dtype, "bias.dtype");
-    check_type(&backend, &pr, &g, &pr.p.k.dtype, "k.dtype");
     check_type(&backend, &pr, &g, &g.g.dout.dtype, "dout.dtype");
     check_type(&backend, &pr, &g, &g.g.dq.dtype, "dq.dtype");
     check_type(&backend, &pr, &g, &g.g.dk.dtype, "dk.dtype");
@@ -331,5 +353,9 @@ TEST_GROUP(opencl_plan, RUN_ONCE, "how calls would run on devices of any size")
         check_example(&examples[i]);
     check_shapes();
     check_refusals();
+    check_rotation(0, 0, 0, 0);
+    check_rotation(ATTN_ROTATED_K, 0, 64, 0);
+    check_rotation(ATTN_ROTATED_V, 0, 0, 1);
+    check_rotation(ATTN_ROTATED_V, 1, 66, 1);
     check_types();
 }

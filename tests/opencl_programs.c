@@ -4,6 +4,7 @@
  */
 #include "../attn_opencl.h"
 #include "gradients.h"
+#include "laws.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -276,15 +277,19 @@ typedef struct first_use {
     int64_t rows, keys, dim_v;
     int dtype_k, dtype_v, impl, logits;
     float softcap;
+    int quantised; /* K and V get types at random */
 } first_use;
 
 static const first_use first_uses[] = {
-    { "few rows", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 0, 0 },
-    { "many rows", 40, 40, 100, ATTN_F16, ATTN_F16, ATTN_IMPL_TILED, 0, 0 },
-    { "wide values, modified", 40, 40, 200, ATTN_BF16, ATTN_BF16, ATTN_IMPL_TILED, 0, 5 },
-    { "mixed storage, parts", 1, 2100, 8, ATTN_F16, ATTN_F32, ATTN_IMPL_TILED, 0, 5 },
-    { "logits", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 1, 0 },
-    { "naive", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_NAIVE, 0, 0 },
+    { "few rows", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 0, 0, 0 },
+    { "many rows", 40, 40, 100, ATTN_F16, ATTN_F16, ATTN_IMPL_TILED, 0, 0, 0 },
+    { "wide values, modified", 40, 40, 200, ATTN_BF16, ATTN_BF16, ATTN_IMPL_TILED, 0, 5, 0 },
+    { "mixed storage, parts", 1, 2100, 8, ATTN_F16, ATTN_F32, ATTN_IMPL_TILED, 0, 5, 0 },
+    { "logits", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 1, 0, 0 },
+    { "naive", 3, 40, 8, ATTN_F32, ATTN_F32, ATTN_IMPL_NAIVE, 0, 0, 0 },
+    { "quantised", 3, 40, 32, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 0, 0, 1 },
+    { "quantised, logits", 40, 40, 160, ATTN_F32, ATTN_F32, ATTN_IMPL_TILED, 1, 0, 1 },
+    { "quantised, naive", 3, 40, 32, ATTN_F32, ATTN_F32, ATTN_IMPL_NAIVE, 0, 0, 1 },
 };
 
 /* All that must be tried is, at once and only once, and nothing is dropped. */
@@ -293,7 +298,7 @@ static void check_first_use(subject *s, const first_use *f, int exact)
     attn_backend backend;
     attn_opencl *gpu;
     test_problem t;
-    test_shape shape = { .batch = 1, .heads_q = 2, .heads_kv = 1, .dim = 8 };
+    test_shape shape = { .batch = 1, .heads_q = 2, .heads_kv = 1 };
     int built;
     if (!begin_case("first use%s: %s", exact ? ", exact" : "", f->name))
         return;
@@ -306,7 +311,10 @@ static void check_first_use(subject *s, const first_use *f, int exact)
     gpu = opened(s, NULL, 0);
     s->options.exact = 1;
     backend = attn_opencl_backend(gpu, NULL);
+    shape.dim = f->quantised ? 32 : 8;
     problem_make(&t, &shape);
+    if (f->quantised)
+        quantise_for_levels(&t);
     t.p.softcap = f->softcap;
     t.p.impl = f->impl;
     if (f->logits)

@@ -25,7 +25,7 @@ NR == 1 { split_csv($0); next }
     split_csv($0)
     if (!(f["case"] in seen)) order[++cases] = f["case"]
     seen[f["case"]] = f["scenario"]
-    dtype[f["case"]] = f["dtype"]
+    dtype[f["case"]] = f["k_dtype"]
     timed[f["case"], f["path"]] = 1
     p50[f["case"], f["path"]] = f["ms_p50"]
     cold[f["case"], f["path"]] = f["cold_ms"]
@@ -77,7 +77,7 @@ END {
     print "|---|---|---|---|---|---|---|"
     for (i = 1; i <= cases; i++) {
         c = order[i]
-        if (seen[c] != "decode" || !timed[c, "opencl_resident"]) continue
+        if (seen[c] !~ /^decode/ || !timed[c, "opencl_resident"]) continue
         printf "| %s | %.3f | %.3f | %.0f | %.1f | %.0f %% | %s |\n", c, p50[c, "opencl_resident"],
             compute[c, "opencl_resident"], rate[c, "opencl_resident"],
             reading[c, "opencl_resident"], reading[c, "opencl_resident"] / 50 * 100,

@@ -190,6 +190,12 @@ static const case_row device[] = {
       "hq=32 hkv=8 sq=1 d=128 dtype=f16 kv=4096,16384 b=1,16 |"
       "hq=32 hkv=8 sq=1 d=128 dtype=f16 kv=65536 b=1",
       "hq=32 hkv=8 sq=1 d=128 dtype=f32,f16 kv=4096 b=1,16", NULL },
+    { "prefill, quantised", "{mask} d{d} s{s} {types}{_scores}",
+      "h=16 mask=causal d=128 s=4096 types=q8_0 scores=exact,integer",
+      "h=16 mask=causal d=128 s=1024 types=q8_0 scores=integer", NULL },
+    { "decode, quantised", "b{b} kv{kv} {types}{_scores}",
+      "hq=32 hkv=8 sq=1 d=128 types=q8_0,q4_0 scores=exact,integer kv=16384 b=1,16",
+      "hq=32 hkv=8 sq=1 d=128 types=q8_0 scores=exact,integer kv=4096 b=1", NULL },
     { 0 },
 };
 

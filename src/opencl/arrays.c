@@ -7,10 +7,11 @@
 #include "plan.c"
 
 /* An array lies in the host's memory. It has four axes, strides in elements, 0 where it is
- * broadcast, and elements of 1, 8, 16 or 32 bits. */
+ * broadcast, and elements of 1 bit or of whole bytes. An element is a unit of its storage type, in
+ * which `unit` numbers are stored together. */
 typedef struct array {
     const void *data;
-    int bits;
+    int bits, unit;
     int reach; /* enum reach: what a call reads or writes of it */
     int64_t count[4], stride[4];
 } array;
@@ -62,8 +63,9 @@ static int lies_packed(const call_field *f, const call_axes *x)
 /* array_of gives the array of a field, whose strides are resolved; axes without one are packed. */
 static array array_of(const call_field *f, const void *base, const asked *all, int reach)
 {
-    const int bits = f->type == F_BITS ? 1 : 8 * (int)element_bytes(f, base);
-    array a = { field_data(f, base), bits, reach, { 0 }, { 0 } };
+    const int is_bits = f->type == F_BITS, unit = is_bits ? 1 : (int)unit_of_field(f, base);
+    const int bits = is_bits ? 1 : 8 * (int)element_bytes(f, base);
+    array a = { field_data(f, base), bits, unit, reach, { 0 }, { 0 } };
     int64_t packed = 1;
     int axis;
     for (axis = 0; axis < 4; axis++)
@@ -72,8 +74,9 @@ static array array_of(const call_field *f, const void *base, const asked *all, i
         a.count[2] = all->rows;
         a.count[3] = all->columns;
     }
+    a.count[3] /= unit;
     for (axis = 3; axis >= 0; axis--) {
-        a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) : packed;
+        a.stride[axis] = f->stride[axis] ? stride_given(f, base, axis) / unit : packed;
         packed = times(packed, a.count[axis]);
     }
     if (lies_packed(f, &all->axes)) {
@@ -109,7 +112,7 @@ static int array_in_call(int which, const attn_params *p, int gradients)
 /* sums_array gives dbias or dslopes. */
 static array sums_array(const attn_sum_axes *sum)
 {
-    array a = { sum->data, 32, REACH_ALL, { 0 }, { 0 } };
+    array a = { sum->data, 32, 1, REACH_ALL, { 0 }, { 0 } };
     int axis;
     for (axis = 0; axis < 4; axis++) {
         a.count[axis] = sum->count[axis];

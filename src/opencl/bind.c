@@ -50,15 +50,15 @@ static int fits_named(session *s, const attn_opencl_buffer *named, const array *
                       const array_bytes *all)
 {
     const int64_t start = bytes_into(named, a), before = all->offset;
-    const int64_t element = a->bits < 8 ? 1 : a->bits / 8;
+    const int64_t element = a->bits < 8 ? 1 : a->bits / 8, alignment = element & -element;
     size_t room = named->offset + named->bytes;
     const char *fault = NULL;
     if (!named->mem)
         fault = "call.buffers: mem is NULL";
     else if (start - before < 0 || start - before + all->bytes > (int64_t)named->bytes)
         fault = "call.buffers: an array exceeds the bytes of its buffer";
-    else if (((int64_t)named->offset + start) % element)
-        fault = "call.buffers: offset is no multiple of an array's element";
+    else if (((int64_t)named->offset + start) % alignment)
+        fault = "call.buffers: offset is no multiple of the alignment of an array's elements";
     else if (!named->svm &&
              s->cl->clGetMemObjectInfo(named->mem, CL_MEM_SIZE, sizeof room, &room, NULL))
         fault = "call.buffers: mem is no cl_mem";
@@ -84,7 +84,7 @@ static void move_copy(session *s, const bound *b, int back)
 }
 
 /* bind_array makes the array an argument of kernels. Its offset becomes numbers[number], and its
- * first strides those behind it. */
+ * first strides, which kernels count in single numbers, those behind it. */
 static void bind_array(session *s, int which, const array *a, int number, int strides)
 {
     const attn_opencl_buffer *named = named_buffer(s->call, a->data);
@@ -123,7 +123,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
     }
     s->numbers[number] = b->offset;
     for (axis = 0; axis < strides; axis++)
-        s->numbers[number + 1 + axis] = b->stride[axis];
+        s->numbers[number + 1 + axis] = b->stride[axis] * a->unit;
 }
 
 /* fetch_outputs waits for the device and brings what it has written to the host. */

@@ -114,6 +114,7 @@ static attn_status run_within(const device_limits *limits, const attn_opencl_cal
     if (g)
         fill_gradient_numbers(&pr->p, &g->g, &pl, s->numbers);
     bind_arrays(s, g);
+    fill_rotation_numbers(&pr->p, &pl, s->numbers);
     describe_call(s);
     await_inputs(s);
     if (g)

@@ -123,7 +123,7 @@ static void compare_checks(attn_opencl *gpu, const check_data *d)
 static void check_device(attn_opencl *gpu)
 {
     check_data *d = &gpu->check;
-    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1 };
+    const variant v = { PART_CHECK, 1, MIXED, 64, 64, 1, 0 };
     const size_t global = CL_CHECKS, local = CL_ROW_GROUP;
     cl_handle program, kernel = NULL, in = NULL, out = NULL, queue = NULL; /* see try_program */
     cl_int error = CL_SUCCESS;

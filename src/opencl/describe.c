@@ -32,6 +32,25 @@ static void fill_numbers(const attn_problem *pr, const device_plan *pl, int64_t 
     n[N_ALL_ROWS] = all_rows(p);
 }
 
+/* move_rows makes numbers[number] and those behind it, of a tensor like q, those of packed rows of
+ * `width` floats, and keeps what they were in numbers[kept]. */
+static void move_rows(const attn_params *p, int number, int kept, int64_t width, int64_t *numbers)
+{
+    const int64_t head = p->seq_len_q * width;
+    const int64_t packed[] = { 0, p->cu_seqlens_q ? 0 : p->num_heads_q * head, head, width,
+                               ATTN_F32 };
+    memcpy(numbers + kept, numbers + number, sizeof packed);
+    memcpy(numbers + number, packed, sizeof packed);
+}
+
+static void fill_rotation_numbers(const attn_params *p, const device_plan *pl, int64_t *n)
+{
+    if (pl->queries_bytes)
+        move_rows(p, N_Q, N_GIVEN_Q, query_floats(p), n);
+    if (pl->results_bytes)
+        move_rows(p, N_O, N_ASKED_O, p->head_dim_v, n);
+}
+
 static void fill_gradient_numbers(const attn_params *p, const attn_gradients *g,
                                   const device_plan *pl, int64_t *n)
 {

@@ -7,7 +7,7 @@
 #include "plan.c"
 
 enum { ROWS_KINDS = 4, COLUMNS_KINDS = 3 };
-#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2)
+#define VARIANTS (PART_COUNT * 2 * KV_TYPES * ROWS_KINDS * COLUMNS_KINDS * 2 * 2)
 
 typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];

@@ -9,12 +9,19 @@
 #include "../../kernels.cl" /* for its numbers: the kernels are left out */
 #include "../backward/fields.c"
 
-/* load1 and store1 of kernels.cl know these storage types: a bit for each attn_dtype. */
-#define DEVICE_TYPES (1 << ATTN_F32 | 1 << ATTN_F16 | 1 << ATTN_BF16)
+/* load1 of kernels.cl knows these storage types of K and V, and of other arrays, by the numbers of
+ * attn_dtype: a bit for each. */
+#define KEY_TYPES ((1 << TYPE_MIXED) - 1)
+#define OTHER_TYPES ((1 << TYPE_E4M3) - 1)
 
 /* KV_TYPE of kernels.cl is the storage type of K and V, or MIXED, which is beyond all types. */
-enum { MIXED = 3, KV_TYPES };
-typedef char mixed_is_beyond_types[DEVICE_TYPES < 1 << MIXED ? 1 : -1];
+enum { MIXED = TYPE_MIXED, KV_TYPES };
+typedef char types_have_numbers_of_dtypes[(int)TYPE_BF16 == (int)ATTN_BF16 &&
+                                                  (int)TYPE_E5M2 == (int)ATTN_E5M2 &&
+                                                  (int)TYPE_Q4_0 == (int)ATTN_Q4_0 &&
+                                                  CL_UNIT == UNIT
+                                              ? 1
+                                              : -1];
 
 /* A device_array is an array that the device has. */
 enum device_array {
@@ -84,10 +91,15 @@ static const device_field device_fields[] = {
     { NUMBER(head_dim, N_DIM) },
     { HOST(head_dim_v) },
     { NUMBER(scale, N_SCALE) },
+    { FLAG(integer, F_INTEGER) },
+    { NUMBER(rotated, N_ROTATED) },
+    { HOST(k_centered) },
     { HOST(layout) },
     { NUMBER(q.dtype, N_Q_TYPE) },
     { NUMBER(k.dtype, N_K_TYPE) },
+    { HOST(k.dtype) }, /* that it is not plain */
     { NUMBER(v.dtype, N_V_TYPE) },
+    { HOST(v.dtype) },
     { NUMBER(o.dtype, N_O_TYPE) },
     { NUMBER(lse.dtype, N_LSE_TYPE) },
     { NUMBER(stats.dtype, N_STATS_TYPE) },
@@ -234,13 +246,15 @@ static void copy_numbers(field_walk w, int64_t *numbers)
             numbers[w.row->number] = field_number(w.f, w.base);
 }
 
-/* knows_type returns whether devices know the storage type of a field, if it has one. */
-static int knows_type(const call_field *f, const void *base, int *dtype)
+/* knows_type returns whether devices know the storage type of a field that has a row, if it has a
+ * type. */
+static int knows_type(const field_walk *w, int *dtype)
 {
+    const int is_key = w->row && (w->row->array == IN_K || w->row->array == IN_V);
     *dtype = ATTN_F32;
-    if (f->type == F_STORED)
-        memcpy(dtype, (const char *)base + f->dtype, sizeof *dtype);
-    return *dtype >= 0 && *dtype < MIXED && (DEVICE_TYPES >> *dtype & 1);
+    if (w->f->type == F_STORED)
+        memcpy(dtype, (const char *)w->base + w->f->dtype, sizeof *dtype);
+    return *dtype >= 0 && *dtype < MIXED && ((is_key ? KEY_TYPES : OTHER_TYPES) >> *dtype & 1);
 }
 
 /* refuse_unknown returns whether a field is set, or has a storage type, that devices do not know;
@@ -252,7 +266,7 @@ static int refuse_unknown(field_walk w, text *why)
         int dtype;
         if (value)
             return refuse_field(w.f, value, "a device", why) != ATTN_OK;
-        if (!knows_type(w.f, w.base, &dtype)) {
+        if (!knows_type(&w, &dtype)) {
             put(why, w.f->name);
             return bad_field(why, ATTN_ERR_UNSUPPORTED, ".dtype", dtype,
                              " is a storage type that a device does not know") != ATTN_OK;

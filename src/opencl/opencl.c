@@ -146,7 +146,11 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->merge_parts = to->forward && pl->parts > 1;
     to->naive = runs(pl, PART_NAIVE);
     to->logits = pr->p.logits.data != NULL;
-    to->device_bytes = to->naive ? (size_t)(matrix_bytes(pr) + 4 * pr->max_q_len) : 0;
+    to->rotate_queries = pl->queries_bytes > 0;
+    to->rotate_results = pl->results_bytes > 0;
+    to->device_bytes = (size_t)(pl->queries_bytes + pl->results_bytes);
+    if (to->naive)
+        to->device_bytes += (size_t)(matrix_bytes(pr) + 4 * pr->max_q_len);
     if (!to->forward)
         return;
     to->tile_rows = pl->forward.rows;
@@ -158,7 +162,7 @@ static void show_plan(const attn_problem *pr, const device_plan *pl, attn_opencl
     to->items = pl->items;
     to->groups = pl->groups;
     to->local_bytes = (size_t)pl->local_bytes;
-    to->device_bytes = (size_t)(pl->pending_bytes + pl->parts_bytes);
+    to->device_bytes += (size_t)(pl->pending_bytes + pl->parts_bytes);
 }
 
 ATTN_API attn_status attn_opencl_plan(const attn_opencl_info *info, const attn_params *p,

@@ -13,7 +13,15 @@ enum { FEW_ROWS = 4 };          /* a tile of them has fewer items */
 enum { ITEMS_PER_UNIT = 1024 }; /* of work-groups for a compute unit to choose from */
 
 /* A program holds the kernels of one part of kernels.cl, built for one choice of each option. */
-enum program_part { PART_FORWARD, PART_ROWS, PART_NAIVE, PART_CHECK, PART_BACKWARD, PART_COUNT };
+enum program_part {
+    PART_FORWARD,
+    PART_ROWS,
+    PART_ROTATE,
+    PART_NAIVE,
+    PART_CHECK,
+    PART_BACKWARD,
+    PART_COUNT
+};
 
 typedef struct variant {
     int part, exact;
@@ -21,6 +29,7 @@ typedef struct variant {
     int rows;    /* of a tile: FEW_ROWS, 16, 32, 64 */
     int columns; /* of V: 64, 128, 256 */
     int pairs;
+    int whole; /* scores are of whole numbers */
 } variant;
 
 /* The plan depends on device_limits besides the problem. */
@@ -37,6 +46,8 @@ typedef struct device_plan {
     int64_t chunk_keys, part_keys;
     int64_t levels; /* of the tree: states of a work-group that may wait at once */
     int64_t pending_bytes, parts_bytes; /* of device memory */
+    int64_t queries_bytes;              /* of queries rotated or rounded, 0 = read as given */
+    int64_t results_bytes;              /* of results that are then rotated back */
     int64_t statistics_bytes;           /* of rows, for gradients */
     int64_t local_bytes;                /* of a work-group */
     unsigned programs;                  /* that the call runs: bit 1 << part */
@@ -129,16 +140,40 @@ static int writes_values(const attn_params *p)
     return p->partial || p->o.data;
 }
 
+/* all_rows counts the rows of all heads, as state_row numbers them. */
+static int64_t all_rows(const attn_params *p)
+{
+    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
+}
+
+/* query_floats counts the floats of a row of queries rotated or rounded, which is followed by a scale
+ * for each unit of whole numbers. */
+static int64_t query_floats(const attn_params *p)
+{
+    return p->head_dim + (p->integer ? p->head_dim / CL_UNIT : 0);
+}
+
+static void plan_rotation(const attn_problem *pr, device_plan *pl)
+{
+    const attn_params *p = &pr->p;
+    const int runs_any = pr->max_q_len > 0;
+    if (runs_any && (p->integer || p->rotated & ATTN_ROTATED_K))
+        pl->queries_bytes = times(all_rows(p), 4 * query_floats(p));
+    if (runs_any && p->rotated & ATTN_ROTATED_V && p->o.data && !p->partial)
+        pl->results_bytes = times(all_rows(p), 4 * p->head_dim_v);
+}
+
 static unsigned choose_programs(const attn_problem *pr, const device_plan *pl)
 {
     const attn_params *p = &pr->p;
     const int rows = pr->size_query || writes_values(p) || p->lse.data || p->stats.data;
     const int tiled = pl->items > 0 && rows;
-    const unsigned logits = p->logits.data ? 1u << PART_ROWS : 0;
+    const unsigned others = (p->logits.data ? 1u << PART_ROWS : 0) |
+                            (pl->queries_bytes || pl->results_bytes ? 1u << PART_ROTATE : 0);
     if (pr->impl == ATTN_IMPL_NAIVE)
-        return 1u << PART_NAIVE | logits;
+        return 1u << PART_NAIVE | others;
     return (tiled ? 1u << PART_FORWARD : 0) | (tiled && pl->parts > 1 ? 1u << PART_ROWS : 0) |
-           logits;
+           others;
 }
 
 static int runs(const device_plan *pl, int part)
@@ -151,7 +186,7 @@ static variant forward_variant(const attn_problem *pr, const device_limits *limi
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pr->max_q_len * pr->group;
-    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p) };
+    variant v = { PART_FORWARD, limits->exact, p->k.dtype, 64, 256, has_pairs(p), p->integer != 0 };
     if (p->k.dtype != p->v.dtype)
         v.kv_type = MIXED;
     if (columns <= 128)
@@ -180,16 +215,11 @@ static device_plan plan_forward(const attn_problem *pr, const device_limits *lim
     if (pl.parts > 1)
         pl.parts_bytes =
             4 * pl.tiles * p->num_heads_kv * pl.forward.rows * pl.parts * (p->head_dim_v + 2);
+    plan_rotation(pr, &pl);
     pl.programs = choose_programs(pr, &pl);
     if (!runs(&pl, PART_NAIVE))
         pl.local_bytes = local_bytes_of(pl.forward.rows, pl.forward.columns, FORWARD_ROW_BYTES);
     return pl;
-}
-
-/* all_rows counts the rows of all heads, as state_row numbers them. */
-static int64_t all_rows(const attn_params *p)
-{
-    return p->num_heads_q * p->seq_len_q * (p->cu_seqlens_q ? 1 : p->batch);
 }
 
 static int64_t gradient_local_bytes(const device_plan *pl)
@@ -202,7 +232,7 @@ static device_plan plan_gradients(const attn_problem *pr, const device_limits *l
 {
     const int columns = max64(pr->p.head_dim, pr->p.head_dim_v) <= 64 ? 64 : 128;
     device_plan pl = {
-        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p) },
+        .forward = { PART_BACKWARD, limits->exact, MIXED, 64, columns, has_pairs(&pr->p), 0 },
         .programs = 1u << PART_BACKWARD,
         .slices = ceil_div(pr->p.head_dim, columns),
         .statistics_bytes = 4 * KNOWN_COUNT * all_rows(&pr->p),
@@ -256,6 +286,8 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
           "its work-groups have too little local memory for a tile" },
         { pl->pending_bytes > most || pl->parts_bytes > most,
           "partial states exceed an array of the device" },
+        { pl->queries_bytes > most || pl->results_bytes > most,
+          "rotated or rounded rows exceed an array of the device" },
         { pl->statistics_bytes > most, "statistics of rows exceed an array of the device" },
     };
     return first_refusal(refusals, COUNT_OF(refusals));

@@ -26,12 +26,14 @@ static int variant_number(const variant *v)
     n = n * KV_TYPES + v->kv_type;
     n = n * ROWS_KINDS + row_kind(v->rows);
     n = n * COLUMNS_KINDS + (v->columns == 256 ? 2 : v->columns == 128 ? 1 : 0);
-    return n * 2 + v->pairs;
+    return (n * 2 + v->pairs) * 2 + v->whole;
 }
 
 static variant variant_of(int number)
 {
     variant v;
+    v.whole = number % 2;
+    number /= 2;
     v.pairs = number % 2;
     number /= 2;
     v.columns = 64 << number % COLUMNS_KINDS;
@@ -57,8 +59,8 @@ static void put_option(text *t, const char *name, int value)
 
 static void build_options(const attn_opencl *gpu, const variant *v, char *to, size_t bytes)
 {
-    static const char *const parts[PART_COUNT] = { "PART_FORWARD", "PART_ROWS", "PART_NAIVE",
-                                                   "PART_CHECK", "PART_BACKWARD" };
+    static const char *const parts[PART_COUNT] = { "PART_FORWARD", "PART_ROWS",  "PART_ROTATE",
+                                                   "PART_NAIVE",   "PART_CHECK", "PART_BACKWARD" };
     text t = text_in(to, bytes);
     put(&t, "-cl-std=CL1.2");
     put_option(&t, parts[v->part], 1);
@@ -67,6 +69,7 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
     put_option(&t, "BM", v->rows);
     put_option(&t, "DVB", v->columns);
     put_option(&t, "PAIRS", v->pairs);
+    put_option(&t, "WHOLE", v->whole);
     put_option(&t, "INLINE", gpu->info.gpu);
     put(&t, gpu->build_options[0] ? " " : "");
     put(&t, gpu->build_options);

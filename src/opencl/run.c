@@ -5,10 +5,11 @@
 
 #include "bind.c"
 
-/* simple_variant names a program of rows or of the textbook, which do not depend on tiles. */
+/* simple_variant names a program of rows, of rotation or of the textbook, which do not depend on
+ * tiles. */
 static variant simple_variant(const session *s, int part)
 {
-    const variant v = { part, s->pl.forward.exact, MIXED, 64, 64, 1 };
+    const variant v = { part, s->pl.forward.exact, MIXED, 64, 64, 1, 0 };
     return v;
 }
 
@@ -107,11 +108,48 @@ static void run_logits(session *s)
     close_launch(&l, row_group, p->logits.num_rows, p->num_heads_q, p->batch);
 }
 
+/* launch_rows launches a kernel of rotation with one more array, a group for each row. */
+static void launch_rows(session *s, const char *name, cl_handle rows, int outputs)
+{
+    const variant v = simple_variant(s, PART_ROTATE);
+    launch l = open_launch(s, &v, name);
+    add_memory(&l, rows);
+    add_arrays(&l, OUT_O, OUT_O + outputs - 1);
+    close_launch(&l, row_group, s->pr->max_q_len, s->pr->p.num_heads_q, s->pr->p.batch);
+}
+
+/* begin_rotation has queries rotated and rounded, and turns the other kernels to memory of ours in
+ * place of q and o. */
+static void begin_rotation(session *s)
+{
+    if (s->pl.queries_bytes) {
+        const cl_handle queries =
+            new_buffer(s, CL_MEM_READ_WRITE, s->pl.queries_bytes, NULL, "memory for queries");
+        launch_rows(s, "rotate_queries", queries, 0);
+        s->array[IN_Q].memory = queries;
+    }
+    if (s->pl.results_bytes)
+        s->array[OUT_O].memory =
+            new_buffer(s, CL_MEM_READ_WRITE, s->pl.results_bytes, NULL, "memory for results");
+}
+
+/* end_rotation has results rotated back to `o`. */
+static void end_rotation(session *s, cl_handle o)
+{
+    const cl_handle results = s->array[OUT_O].memory;
+    s->array[OUT_O].memory = o;
+    if (s->pl.results_bytes)
+        launch_rows(s, "rotate_results", results, 1);
+}
+
 static void run_forward(session *s)
 {
+    const cl_handle o = s->array[OUT_O].memory;
+    begin_rotation(s);
     if (runs(&s->pl, PART_NAIVE))
         run_naive(s);
     if (runs(&s->pl, PART_FORWARD))
         run_tiled(s);
     run_logits(s);
+    end_rotation(s, o);
 }

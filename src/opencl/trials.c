@@ -19,6 +19,7 @@ enum {
     TRIAL_FEWEST_ROWS = 2,
     TRIAL_KEYS = 120,
     TRIAL_DIM = 24,
+    TRIAL_UNITS_DIM = 2 * UNIT, /* where K has units */
     TRIAL_COLUMNS = 256,
     TRIAL_LOGITS = 3,
     TRIAL_WORKSPACE = 1 << 20
@@ -37,8 +38,8 @@ typedef struct trial_results {
 
 /* The device has a copy of trial_arrays. */
 typedef struct trial_arrays {
-    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_DIM];
-    float k[TRIAL_KEYS * TRIAL_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
+    float q[TRIAL_HEADS * TRIAL_ROWS * TRIAL_UNITS_DIM];
+    float k[TRIAL_KEYS * TRIAL_UNITS_DIM], v[TRIAL_KEYS * TRIAL_COLUMNS];
     float dout[TRIAL_HEADS * TRIAL_ROWS * TRIAL_COLUMNS], bias[TRIAL_KEYS];
     float slopes[TRIAL_HEADS], sinks[TRIAL_HEADS];
     trial_results out;
@@ -57,20 +58,46 @@ typedef struct trial {
     trial_results device;
 } trial;
 
-/* fill_random stores n numbers of -most..most. */
+/* fill_random stores n numbers of -most..most, whole units. */
 static void fill_random(void *to, int dtype, int64_t n, float most, uint32_t seed)
 {
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        const float x = (float)(int32_t)mixed(seed + (uint32_t)i) * (most / 2147483648.0f);
-        attn_convert((char *)to + (size_t)i * bytes_of(dtype), dtype, &x, ATTN_F32, 1);
+    const int unit = storages[dtype].unit;
+    int64_t i, d;
+    for (i = 0; i < n; i += unit) {
+        float x[UNIT];
+        for (d = 0; d < unit; d++)
+            x[d] = (float)(int32_t)mixed(seed + (uint32_t)(i + d)) * (most / 2147483648.0f);
+        attn_convert((char *)to + bytes_between(dtype, i), dtype, x, ATTN_F32, (size_t)unit);
     }
 }
 
-/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
-static attn_params problem_for(trial *t, const variant *v, int part)
+/* A trial_types is what K and V are stored in. A program of MIXED types has a trial for each of K. */
+typedef struct trial_types {
+    int k, v;
+} trial_types;
+
+static int count_trials(const variant *v, int part)
 {
-    const int mixed = v->kv_type == MIXED;
+    if (v->kv_type != MIXED)
+        return 1;
+    return part == PART_BACKWARD ? LAST_PLAIN + 1 : v->whole ? MIXED - ATTN_Q8_0 : MIXED;
+}
+
+static trial_types types_of_trial(const variant *v, int part, int number)
+{
+    const int count = part == PART_BACKWARD ? LAST_PLAIN + 1 : MIXED;
+    trial_types types = { v->kv_type, v->kv_type };
+    if (v->kv_type == MIXED) {
+        types.k = (v->whole ? ATTN_Q8_0 : 0) + number;
+        types.v = (types.k + 1) % count;
+    }
+    return types;
+}
+
+/* problem_for makes a problem whose plan is the variant; its sizes fill no tile. */
+static attn_params problem_for(trial *t, const variant *v, int part, trial_types types)
+{
+    const int has_units = storages[types.k].unit > 1;
     trial_arrays *a = &t->arrays;
     const attn_params p = {
         .batch = 1,
@@ -80,11 +107,13 @@ static attn_params problem_for(trial *t, const variant *v, int part)
                      : v->rows == 16     ? TRIAL_FEW_ROWS
                                          : TRIAL_ROWS,
         .seq_len_kv = TRIAL_KEYS,
-        .head_dim = TRIAL_DIM,
-        .head_dim_v = v->columns - 4,
+        .head_dim = has_units ? TRIAL_UNITS_DIM : TRIAL_DIM,
+        .head_dim_v = v->columns - (storages[types.v].unit > 1 ? UNIT : 4),
+        .integer = v->whole,
+        .rotated = part == PART_ROTATE ? ATTN_ROTATED_K + ATTN_ROTATED_V : 0,
         .q = { .data = a->q },
-        .k = { .data = a->k, .dtype = mixed ? ATTN_F16 : v->kv_type },
-        .v = { .data = a->v, .dtype = mixed ? ATTN_F32 : v->kv_type },
+        .k = { .data = a->k, .dtype = types.k },
+        .v = { .data = a->v, .dtype = types.v },
         .o = { .data = a->out.o },
         .lse = { .data = a->out.lse },
         .stats = { .data = a->out.stats },
@@ -108,10 +137,11 @@ static attn_params problem_for(trial *t, const variant *v, int part)
 static void fill_arrays(trial *t)
 {
     trial_arrays *a = &t->arrays;
-    const int k_type = t->p.k.dtype, half = COUNT_OF(a->k) / 2;
+    const int64_t half = TRIAL_KEYS * t->p.head_dim / 2;
+    const int k_type = t->p.k.dtype;
     fill_random(a->q, ATTN_F32, COUNT_OF(a->q), 32, 1);
     fill_random(a->k, k_type, half, 1, 2);
-    fill_random((char *)a->k + (size_t)half * bytes_of(k_type), k_type, half, 3, 3);
+    fill_random((char *)a->k + bytes_between(k_type, half), k_type, half, 3, 3);
     fill_random(a->v, t->p.v.dtype, COUNT_OF(a->v), 1, 4);
     fill_random(a->slopes, ATTN_F32, TRIAL_HEADS, 1, 5);
     fill_random(a->dout, ATTN_F32, COUNT_OF(a->dout), 1.0f / 64, 6);
@@ -144,8 +174,9 @@ static void ask_gradients(trial *t, int pairs)
     g->dslopes = a->out.dslopes;
 }
 
-/* make_trial makes the trial of a program: of a part of attn_forward or of gradients. */
-static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part)
+/* make_trial makes a trial of a program: of a part of attn_forward or of gradients. */
+static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const variant *v, int part,
+                       trial_types types)
 {
     attn_logits logits = { .stage = ATTN_LOGITS_SOFTMAX, .data = t->arrays.out.logits };
     memset(t, 0, sizeof *t);
@@ -157,7 +188,7 @@ static void make_trial(trial *t, attn_opencl *gpu, cl_handle queue, const varian
     t->named.bytes = sizeof t->arrays;
     t->limits = gpu->limits;
     t->limits.divide = part == PART_ROWS;
-    t->p = problem_for(t, v, part);
+    t->p = problem_for(t, v, part, types);
     logits.num_rows = min64(TRIAL_LOGITS, t->p.seq_len_q);
     fill_arrays(t);
     if (part == PART_ROWS)
@@ -255,7 +286,7 @@ static int run_trial(trial *t, text *why)
     return 0;
 }
 
-/* try_program runs a trial on a queue of its own: the caller's may be waiting for the caller. The
+/* try_program runs trials on a queue of its own: the caller's may be waiting for the caller. The
  * program stays UNTRIED where there is no memory for it now. */
 static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 {
@@ -263,7 +294,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     cl_int error = CL_SUCCESS;
     cl_handle memory = NULL, queue;
     trial *t = NULL;
-    int found = UNTRIED;
+    int found = UNTRIED, number;
     queue = gpu->cl.clCreateCommandQueue(gpu->context, gpu->device, 0, &error);
     if (!error)
         memory = gpu->cl.clCreateBuffer(gpu->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
@@ -274,8 +305,11 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
     if (error) {
         explain_error(why, "memory to try it in", error);
     } else {
-        make_trial(t, gpu, queue, v, part);
-        found = run_trial(t, why) ? TRUSTED : DROPPED;
+        found = TRUSTED;
+        for (number = 0; number < count_trials(v, part) && found == TRUSTED; number++) {
+            make_trial(t, gpu, queue, v, part, types_of_trial(v, part, number));
+            found = run_trial(t, why) ? TRUSTED : DROPPED;
+        }
         gpu->cl.clEnqueueUnmapMemObject(queue, memory, t, 0, NULL, NULL);
         gpu->cl.clFinish(queue);
     }
@@ -287,6 +321,7 @@ static int try_program(attn_opencl *gpu, const variant *v, int part, text *why)
 static const char *const distrusted[PART_COUNT] = {
     "kernel forward failed its first check on this device",
     "kernel merge_parts or logits failed its first check on this device",
+    "kernel rotate_queries or rotate_results failed its first check on this device",
     "kernels naive failed their first check on this device",
     NULL,
     "kernels of gradients failed their first check on this device",
