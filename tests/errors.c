@@ -236,6 +236,8 @@ static const row rows[] = {
       "q.dtype (3) must be at most 2: 0 is f32, 1 is f16, 2 is bf16" },
     { FIELD(k.dtype), TO_INT, 0, -1, PLAIN, ARG, "k.dtype (-1) must be at least 0: 0 is f32" },
     { FIELD(v.dtype), TO_INT, 0, 77, PLAIN, ARG, NULL },
+    { FIELD(k.dtype), TO_INT, 0, 8, PLAIN, ARG, "k.dtype (8) is i8, but k_scales.data is NULL" },
+    { FIELD(v.dtype), TO_INT, 0, 8, PLAIN, ARG, "v.dtype (8) is i8, but v_scales.data is NULL" },
     { FIELD(o.dtype), TO_INT, 0, 3, PLAIN, ARG, NULL },
     { FIELD(lse.dtype), TO_INT, 0, 1, PLAIN, ARG, NULL },
     { FIELD(stats.dtype), TO_INT, 0, 2, PLAIN, ARG, "stats.dtype (2) must be 0: f32" },

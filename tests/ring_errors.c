@@ -332,7 +332,7 @@ static void empty_rank(void)
         kind how;
         int64_t value;
     } wrongs[] = {
-        { offsetof(whole_call, p.k.dtype), TO_INT, 8 },
+        { offsetof(whole_call, p.k.dtype), TO_INT, 9 },
         { offsetof(whole_call, p.head_dim), TO_I64, 0 },
         { offsetof(whole_call, p.num_heads_kv), TO_I64, -5 },
         { offsetof(whole_call, p.scale), TO_INT, 0x7f800000 },
