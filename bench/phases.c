@@ -19,6 +19,7 @@ typedef enum phase { REST, QK, SOFTMAX, PV, MERGE, PHASES } phase;
 static const int phase_of[SPY_KERNELS] = { [SPY_qk] = QK,
                                            [SPY_qk_runs] = QK,
                                            [SPY_qk_units] = QK,
+                                           [SPY_qk_units_runs] = QK,
                                            [SPY_softcap] = SOFTMAX,
                                            [SPY_add_distances] = SOFTMAX,
                                            [SPY_add_rows] = SOFTMAX,
