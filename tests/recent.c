@@ -494,6 +494,7 @@ static void check_misuse(int round)
                          .head_dim = 64,
                          .causal = 1 },
                 p;
+    attn_info info;
     (void)round;
     good.q.data = good.k.data = good.v.data = numbers;
     good.o.data = o;
@@ -562,7 +563,9 @@ static void check_misuse(int round)
     p = good;
     p.impl = ATTN_IMPL_AUTO;
     p.auto_naive_keys = 1000;
-    CHECK(test_run(&p) == ATTN_OK, "auto takes the way that can");
+    CHECK(test_run(&p) == ATTN_OK && attn_explain(&p, &info) == ATTN_OK &&
+              info.impl == ATTN_IMPL_TILED,
+          "auto takes the way that can");
 }
 
 TEST_GROUP(recent, RUN_EACH_SET, "the last keys in full precision: oracle, bits, every misuse")

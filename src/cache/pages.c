@@ -85,10 +85,8 @@ static void set_numbers(attn_cache *c, int64_t q, int64_t begin, int64_t end,
     c->end[q] = end;
     c->length[q] = (int32_t)(end - begin);
     c->first_row[q] = (int32_t)(begin % c->rows);
-    if (c->recent) {
-        const int64_t held = begin == end ? end : min64(c->recent_begin[q], end);
-        c->recent_begin[q] = max64(held, end - c->recent_rows);
-    }
+    if (c->recent)
+        c->recent_begin[q] = max64(min64(c->recent_begin[q], end), end - c->recent_rows);
 }
 
 static int32_t take_page(attn_cache *c)
