@@ -4,6 +4,7 @@
 #pragma once
 
 #include "visibility.c"
+#include "rounded.c"
 
 static void apply_softcap(tile *t, float *s, int64_t j0, int n)
 {
@@ -190,6 +191,10 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         product.scales = t->scales;
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
+    } else if (kernels->pack_values) {
+        product.space = t->keys->space;
+        runs = rounded_keys(t, j0, n, t->operand_runs);
+        kernels->qk(&product);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {
         kernels->qk_runs(&product);
     } else {

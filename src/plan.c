@@ -66,7 +66,26 @@ static void plan_copy(const attn_params *p, plan *pl, int which, const attn_tens
 
 static int has_copies(const plan *pl)
 {
-    return pl->pitch[KEYS] || pl->pitch[VALUES];
+    return pl->pitch[KEYS] || pl->pitch[VALUES] || pl->kernels->pack_values;
+}
+
+/* query_floats counts the floats of a packed query. */
+static int64_t query_floats(const problem *pr, const plan *pl)
+{
+    const int64_t dim = pr->p.head_dim;
+    return pl->kernels->pack_values ? max64(dim, ATTN_ROUNDED(dim) / 2) : dim;
+}
+
+/* place_rounded makes room for what kernels that round read. */
+static void place_rounded(const problem *pr, plan *pl, int64_t *at)
+{
+    const int64_t panels = ceil_div(pl->keys, ATTN_PANEL_KEYS);
+    const int rounds = pl->kernels->pack_values != NULL;
+    pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
+    pl->rounded[KEYS] = place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
+    pl->rounded[VALUES] = place(
+        at, rounds ? times(panels, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
+    pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
 }
 
 static void plan_row_tile(const problem *pr, plan *pl)
@@ -75,7 +94,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
-    pl->qt = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->qt = place(&at, times(pl->rows, query_floats(pr, pl)), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
@@ -107,6 +126,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
+    place_rounded(pr, pl, &at);
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
     pl->row_tiles = at;
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
@@ -238,7 +258,7 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below && !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;

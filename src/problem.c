@@ -171,10 +171,10 @@ static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
     const int64_t rows = times(pr->max_q_len, pr->group);
-    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch));
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), p->fast);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
-        p->kernels = best_kernels(rows);
+        p->kernels = best_kernels(rows, p->fast);
     p->tile_keys = tile_keys_of(p, p->kernels);
     if (p->auto_naive_keys == 0)
         p->auto_naive_keys = tuning_of(p, p->kernels).auto_naive_keys;

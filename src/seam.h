@@ -112,7 +112,20 @@ typedef struct attn_product {
     attn_lanes lanes;
     attn_ahead *ahead;   /* NULL = nothing */
     const float *scales; /* [dim / 32][rows], for qk_units */
+    int first;           /* P V of a set that rounds: which key of the panel at kv is the first; */
+    float *space;        /* room of such a set, ATTN_SPACE(rows, keys) floats */
 } attn_product;
+
+/* A set that rounds (attn_kernels.pack_values) multiplies bf16, with sums in f32. What `pack` gives it
+ * is a form of its own, of ATTN_ROUNDED(head_dim) / 2 floats a row, and qk reads p->runs: one run of
+ * rows of bf16, of which each has ATTN_ROUNDED(head_dim) numbers, +0 behind the last. Up to 15 rows
+ * behind the last may be read, too, unless n is a multiple of 16. pv reads a panel
+ * of V at p->kv, which pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a
+ * key of the panel that p does not hold may make o NaN, but pv_select leaves such keys out. */
+#define ATTN_PANEL_KEYS 32
+#define ATTN_ROUNDED(dim) (((dim) + 31) / 32 * 32)
+#define ATTN_PANEL_FLOATS(dim_v) (((dim_v) + 15) / 16 * 16 * (ATTN_PANEL_KEYS / 2))
+#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED(keys) / 2) + 1024)
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
@@ -169,7 +182,12 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
+
+/* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
+ * stacks of signal handlers that are too small for what it saves, 11 KB. */
+ATTN_API int attn_cpu_permits_tiles(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
  * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
@@ -179,6 +197,9 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 
+/* Products by tiles of AMX, and all else as avx512: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
+
 /* The same with fewer rows in a tile, for decoding and other short calls. */
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
@@ -187,7 +208,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
-#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X) ATTN_ROUNDED_KERNELS(X)
 
 /* Those that every set has. */
 #define ATTN_SET_KERNELS(X)                                                                         \
@@ -286,6 +307,14 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 #define ATTN_FEW_KERNELS(X)                                                                        \
     X(void, qk_runs, (const attn_product *p), (p))                                                 \
     X(void, pv_runs, (const attn_product *p), (p))
+
+/* Those of a set that rounds, NULL in the others. */
+#define ATTN_ROUNDED_KERNELS(X)                                                                    \
+    /* ATTN_PANEL_FLOATS(dim) floats of a panel, from rows begin to end-1 of ATTN_PANEL_KEYS; v */ \
+    /* is row `begin`, the others are `stride` floats apart behind it, +0 stands for the rest. */  \
+    X(void, pack_values,                                                                           \
+      (float *to, const float *v, ptrdiff_t stride, int begin, int end, int64_t dim),              \
+      (to, v, stride, begin, end, dim))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {

@@ -17,6 +17,9 @@ static void set_scratch(tile *t, char *slot)
     t->keys = (key_tile *)(void *)slot;
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
+    t->keys->rounded[KEYS] = (float *)(void *)(slot + pl->rounded[KEYS]);
+    t->keys->rounded[VALUES] = (float *)(void *)(slot + pl->rounded[VALUES]);
+    t->keys->space = (float *)(void *)(slot + pl->space);
     t->stage = (float *)(void *)(slot + pl->stage);
     t->row_in = (const float **)(void *)(slot + pl->row_in);
     t->row_out = (float **)(void *)(slot + pl->row_out);
@@ -222,6 +225,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->j0 = j0;
     t->keys->n = n;
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
+    t->keys->rounded_from[KEYS] = t->keys->rounded_from[VALUES] = n;
 }
 
 /* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */

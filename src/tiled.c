@@ -28,7 +28,13 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv_runs(&p);
         return;
     }
-    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
+    if (kernels->pack_values) {
+        p.first = (int)(j0 - t->keys->j0);
+        p.space = t->keys->space;
+        p.kv = value_panel(t, j0);
+    } else {
+        p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
+    }
     if (is_dead(t->dead))
         kernels->pv_select(&p);
     else
