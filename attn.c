@@ -694,13 +694,14 @@ typedef struct attn_product {
 /* A set that rounds (attn_kernels.pack_values) multiplies bf16, with sums in f32. What `pack` gives it
  * is a form of its own, of ATTN_ROUNDED(head_dim) / 2 floats a row, and qk reads p->runs: one run of
  * rows of bf16, of which each has ATTN_ROUNDED(head_dim) numbers, +0 behind the last. Up to 15 rows
- * behind the last may be read, too, unless n is a multiple of 16. pv reads a panel
- * of V at p->kv, which pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a
- * key of the panel that p does not hold may make o NaN, but pv_select leaves such keys out. */
+ * behind them may be read, too, unless n is a multiple of 16. pv reads a panel of V at p->kv, which
+ * pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a key of the panel that
+ * is not of the product may make o NaN, but pv_select leaves such keys out. Subnormal numbers count as
+ * 0. */
 #define ATTN_PANEL_KEYS 32
 #define ATTN_ROUNDED(dim) (((dim) + 31) / 32 * 32)
 #define ATTN_PANEL_FLOATS(dim_v) (((dim_v) + 15) / 16 * 16 * (ATTN_PANEL_KEYS / 2))
-#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED(keys) / 2) + 1024)
+#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED((keys) + 31) / 2) + 1024)
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
@@ -709,6 +710,15 @@ typedef struct attn_term {
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
+
+/* Rows begin to end - 1 of ATTN_PANEL_KEYS rows of V, f32 or bf16; the others are +0. */
+typedef struct attn_pack {
+    const char *v; /* row `begin`; the others are `stride` bytes apart behind it */
+    ptrdiff_t stride;
+    int dtype;
+    int begin, end;
+    int64_t dim;
+} attn_pack;
 
 /* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
 typedef struct attn_outer {
@@ -885,11 +895,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* Those of a set that rounds, NULL in the others. */
 #define ATTN_ROUNDED_KERNELS(X)                                                                    \
-    /* ATTN_PANEL_FLOATS(dim) floats of a panel, from rows begin to end-1 of ATTN_PANEL_KEYS; v */ \
-    /* is row `begin`, the others are `stride` floats apart behind it, +0 stands for the rest. */  \
-    X(void, pack_values,                                                                           \
-      (float *to, const float *v, ptrdiff_t stride, int begin, int end, int64_t dim),              \
-      (to, v, stride, begin, end, dim))
+    /* ATTN_PANEL_FLOATS(dim) floats of a panel. */                                                \
+    X(void, pack_values, (float *to, const attn_pack *p), (to, p))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
@@ -3703,8 +3710,8 @@ typedef struct plan {
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
-    int64_t rounded[2], space; /* for kernels that round; rows of K are rounded_pitch floats apart. */
-    int64_t rounded_pitch;
+    int64_t rounded[2], space; /* They are of kernels that round. */
+    int64_t rounded_pitch;     /* Their rows of K are this number of floats apart. */
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, scales, states, row_tile_bytes;
@@ -4144,6 +4151,8 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
     if (p->tile_keys || t.tile_keys)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
+    if (kernels->pack_values)
+        keys *= 2; /* Sums of P V come and go half as often: 10 to 15 % of the time. */
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
@@ -5392,18 +5401,20 @@ static int has_copies(const plan *pl)
 static int64_t query_floats(const problem *pr, const plan *pl)
 {
     const int64_t dim = pr->p.head_dim;
-    return pl->kernels->pack_values ? max64(dim, ATTN_ROUNDED(dim) / 2) : dim;
+    if (!pl->kernels->pack_values)
+        return dim;
+    return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
 }
 
 /* place_rounded makes room for what kernels that round read. */
 static void place_rounded(const problem *pr, plan *pl, int64_t *at)
 {
-    const int64_t panels = ceil_div(pl->keys, ATTN_PANEL_KEYS);
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
     const int rounds = pl->kernels->pack_values != NULL;
     pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
     pl->rounded[KEYS] = place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
     pl->rounded[VALUES] = place(
-        at, rounds ? times(panels, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
+        at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
     pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
 }
 
@@ -6764,26 +6775,51 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
     return runs;
 }
 
-/* value_panel gives the panel of V of the open tile, in which the keys from j on are filled in. What
- * lies before j among the keys of one pack is +0 until somebody asks for it. */
-static const float *value_panel(tile *t, int64_t j)
+/* panel_phase counts the keys that a panel has room for before the open tile: packs begin where n is a
+ * multiple of ATTN_PANEL_KEYS, so that sums do not depend on where a tile begins. */
+static int panel_phase(const tile *t)
+{
+    return (int)((t->s.key_base + t->keys->j0) % ATTN_PANEL_KEYS);
+}
+
+/* fill_pack makes the pack of the panel that holds key `at` of the open tile, from there on, and
+ * returns the first key behind it. Rows of bf16 that lie one after the other need no copy. */
+static int fill_pack(tile *t, int at)
 {
     const attn_lanes all = { 0, t->pl->rows };
-    const int64_t dim = t->pr->p.head_dim_v;
-    key_tile *keys = t->keys;
-    const int from = (int)(j - keys->j0), end = keys->rounded_from[VALUES];
+    const attn_tensor *v = &t->pr->p.v;
+    const int64_t dim = t->pr->p.head_dim_v, j = t->keys->j0 + at;
+    const int pack = (panel_phase(t) + at) / ATTN_PANEL_KEYS;
+    const int first = pack * ATTN_PANEL_KEYS - panel_phase(t);
+    const int end = (int)min64(first + ATTN_PANEL_KEYS, t->keys->n);
+    const key_place place = key_at(&t->pr->p, &t->s, j);
+    attn_pack rows = { .dtype = v->dtype, .begin = at - first, .end = end - first, .dim = dim };
     ptrdiff_t stride;
-    int at = from;
-    while (at < end) {
-        const int pack = at / ATTN_PANEL_KEYS, first = pack * ATTN_PANEL_KEYS;
-        const int to = (int)min64(first + ATTN_PANEL_KEYS, keys->n);
-        const float *v = key_rows(t, VALUES, keys->j0 + at, to - at, all, &stride);
-        t->pl->kernels->pack_values(keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), v, stride,
-                                    at - first, to - first, dim);
-        at = to;
+    if (v->dtype == ATTN_BF16 && place.left >= end - at) {
+        rows.v = row_of(t, VALUES, &place);
+        rows.stride = bytes_between(v->dtype, v->stride_seq);
+    } else {
+        rows.dtype = ATTN_F32;
+        rows.v = (const char *)key_rows(t, VALUES, j, end - at, all, &stride);
+        rows.stride = stride * (ptrdiff_t)sizeof(float);
     }
-    keys->rounded_from[VALUES] = from < end ? from : end;
-    return keys->rounded[VALUES];
+    t->pl->kernels->pack_values(t->keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), &rows);
+    return end;
+}
+
+/* value_panel makes p read the panel of V of the open tile, in which the keys from j on are filled in.
+ * What lies before j in its pack is +0 until somebody asks for it. */
+static void value_panel(tile *t, int64_t j, attn_product *p)
+{
+    key_tile *keys = t->keys;
+    const int from = (int)(j - keys->j0), filled = keys->rounded_from[VALUES];
+    int at = from;
+    while (at < filled)
+        at = fill_pack(t, at);
+    keys->rounded_from[VALUES] = from < filled ? from : filled;
+    p->kv = keys->rounded[VALUES];
+    p->first = panel_phase(t) + from;
+    p->space = keys->space;
 }
 
 /* src/modifiers.c - what changes a logit: softcap, bias, ALiBi, masks, the score callback, in this order. */
@@ -7376,13 +7412,10 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv_runs(&p);
         return;
     }
-    if (kernels->pack_values) {
-        p.first = (int)(j0 - t->keys->j0);
-        p.space = t->keys->space;
-        p.kv = value_panel(t, j0);
-    } else {
+    if (kernels->pack_values)
+        value_panel(t, j0, &p);
+    else
         p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
-    }
     if (is_dead(t->dead))
         kernels->pv_select(&p);
     else

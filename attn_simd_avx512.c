@@ -312,21 +312,35 @@ INLINE __m512 round_two(__m512 a, __m512 b)
     return both;
 }
 
-/* The same as 16 pairs. */
-INLINE __m512 round_pairs(__m512 a, __m512 b)
+/* The halves of x as 16 pairs. */
+INLINE __m512 pair_halves(__m512 x)
 {
     static const uint32_t turn[16] = { 0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005,
                                        0x160006, 0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b,
                                        0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f };
-    return v_float(_mm512_permutexvar_epi16(_mm512_loadu_si512(turn), v_int(round_two(a, b))));
+    return v_float(_mm512_permutexvar_epi16(_mm512_loadu_si512(turn), v_int(x)));
 }
 
-/* The first n of 16 floats, and +0 behind them. */
-INLINE __m512 load_first(const float *from, int64_t n)
+INLINE __m512 round_pairs(__m512 a, __m512 b)
 {
-    const unsigned whole = 0xffff;
-    return _mm512_maskz_loadu_ps((__mmask16)(n >= 16 ? whole : n > 0 ? whole >> (16 - n) : 0),
-                                 from);
+    return pair_halves(round_two(a, b));
+}
+
+/* Bits of the first n, at most 16. */
+INLINE unsigned first_bits(int64_t n)
+{
+    return n >= 16 ? 0xffff : n > 0 ? 0xffffu >> (16 - n) : 0;
+}
+
+/* The first n of 16 floats, or numbers of 16 bits, and +0 behind them. */
+INLINE __m512 load_first(const void *from, int64_t n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)first_bits(n), from);
+}
+
+INLINE __m512 load_first_16(const void *from, int64_t n)
+{
+    return v_float(_mm512_maskz_loadu_epi16((__mmask32)first_bits(n), from));
 }
 
 /* [ATTN_ROUNDED(head_dim) / 2][64 lanes] of pairs. */
@@ -349,23 +363,30 @@ static void pack_amx(float *qt, const float *const *q, int64_t head_dim)
         }
 }
 
-/* Row `key` of those from `begin` to end - 1, which v and what is behind it are, or +0. */
-INLINE __m512 load_key(const float *v, ptrdiff_t stride, int key, int begin, int end, int64_t left)
+/* The first 16 of `left` numbers of keys 2 i and 2 i + 1 of a pack as pairs, +0 where there is none. */
+INLINE __m512 pair_of_keys(const attn_pack *p, int i, int64_t d)
 {
-    const int there = key >= begin && key < end;
-    return load_first(there ? v + (key - begin) * stride : v, there ? left : 0);
+    const char *const row = p->v + (2 * i - p->begin) * p->stride;
+    const int even = 2 * i >= p->begin && 2 * i < p->end;
+    const int odd = 2 * i + 1 >= p->begin && 2 * i + 1 < p->end;
+    const int64_t left = p->dim - d;
+    if (p->dtype == ATTN_BF16) {
+        const __m512 a = load_first_16(even ? row + 2 * d : p->v, even ? left : 0);
+        const __m512 b = load_first_16(odd ? row + p->stride + 2 * d : p->v, odd ? left : 0);
+        return pair_halves(_mm512_insertf32x8(a, _mm512_castps512_ps256(b), 1));
+    }
+    return round_pairs(load_first(even ? row + 4 * d : p->v, even ? left : 0),
+                       load_first(odd ? row + p->stride + 4 * d : p->v, odd ? left : 0));
 }
 
 /* A tile for each 16 columns: [column][key]. */
-static void pack_values_amx(float *to, const float *v, ptrdiff_t stride, int begin, int end,
-                            int64_t dim)
+static void pack_values_amx(float *to, const attn_pack *p)
 {
     int64_t d;
-    for (d = 0; d < dim; d += TILE, to += TILE_FLOATS) {
+    for (d = 0; d < p->dim; d += TILE, to += TILE_FLOATS) {
         __m512 square[16];
         EACH(i, 16)
-            square[i] = round_pairs(load_key(v + d, stride, 2 * i, begin, end, dim - d),
-                                    load_key(v + d, stride, 2 * i + 1, begin, end, dim - d));
+            square[i] = pair_of_keys(p, i, d);
         transpose_avx512(square);
         EACH(i, 16)
             _mm512_storeu_ps(to + i * 16, square[i]);
@@ -545,28 +566,81 @@ static void pv_amx(const attn_product *p)
     close_tiles();
 }
 
-/* Column d of a key of the panel, in every lane. */
-INLINE vf panel_number(const attn_product *p, int key, int64_t d)
+/* Bits of the numbers among 16 pairs of bf16 that are not finite. */
+INLINE unsigned strange_numbers(__m512 pairs)
 {
-    const float *const pack = p->kv + key / ATTN_PANEL_KEYS * ATTN_PANEL_FLOATS(p->dim);
-    const uint16_t *const column = (const uint16_t *)(const void *)(pack + d * 16);
-    return v_float(_mm512_set1_epi32((int)((uint32_t)column[key % ATTN_PANEL_KEYS] << 16)));
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(v_int(pairs), exponent), exponent);
 }
 
-static void pv_select_amx(const attn_product *p)
+/* A tile of the panel, of which numbers that are not finite become +0; whether there are any. */
+static int scrub_tile(float *to, const float *from)
+{
+    unsigned any = 0;
+    int d;
+    for (d = 0; d < TILE; d++) {
+        const __m512 x = v_load(from + d * 16);
+        const unsigned strange = strange_numbers(x);
+        any |= strange;
+        _mm512_storeu_si512(to + d * 16, _mm512_maskz_mov_epi16(~strange, v_int(x)));
+    }
+    return any != 0;
+}
+
+/* Column d of key k of a tile of the panel, in every lane. */
+INLINE vf number_of(const float *tile, int64_t d, int k)
+{
+    uint16_t x;
+    memcpy(&x, (const uint16_t *)(const void *)tile + d * ATTN_PANEL_KEYS + k, sizeof x);
+    return v_float(_mm512_set1_epi32((int)((uint32_t)x << 16)));
+}
+
+/* What scrub_tile left out of 16 columns, for the keys of a product from `key` on. */
+static void add_strange(const attn_product *p, float *o, const float *tile, int key, int64_t columns)
 {
     int64_t d;
-    int v, j;
-    for (d = 0; d < p->dim; d++)
-        for (v = 0; v < 64; v += 16) {
-            float *const o = p->to + d * 64 + v;
-            vf sum = v_load(o);
-            for (j = 0; j < p->n; j++) {
-                const vf weight = v_load(p->by + j * 64 + v);
-                sum = v_dead(weight, sum, v_fma(panel_number(p, p->first + j, d), weight, sum));
+    int k, v;
+    for (d = 0; d < columns; d++)
+        for (k = 0; k < ATTN_PANEL_KEYS; k++) {
+            const int j = key + k - p->first;
+            const vf x = number_of(tile, d, k);
+            if (!(strange_numbers(v_load(tile + d * 16)) >> k & 1) || j < 0 || j >= p->n)
+                continue;
+            for (v = 0; v < 64; v += 16) {
+                const vf weight = v_load(p->by + j * 64 + v), sum = v_load(o + d * 64 + v);
+                v_store(o + d * 64 + v, v_dead(weight, sum, v_fma(x, weight, sum)));
             }
-            v_store(o, sum);
         }
+}
+
+/* Rare: numbers that are not finite come behind the others, one by one, and the others in the order of
+ * pv. 16 columns are at work at a time. */
+static void pv_select_amx(const attn_product *p)
+{
+    const attn_lanes lanes = tile_lanes(p->lanes);
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const float *const pairs = p->space + PAIRS_AT;
+    float *const o = p->space, tile[TILE_FLOATS];
+    int64_t d;
+    int i;
+    pack_pairs(p, from, from + packs, lanes);
+    for (d = 0; d < p->dim; d += TILE) {
+        const int64_t columns = p->dim - d < TILE ? p->dim - d : TILE;
+        const float *const v = p->kv + from * ATTN_PANEL_FLOATS(p->dim) + d * 16;
+        int any = 0;
+        memcpy(o, p->to + d * 64, (size_t)columns * ROW_BYTES);
+        open_tiles();
+        for (i = 0; i < packs; i++) {
+            any |= scrub_tile(tile, v + i * ATTN_PANEL_FLOATS(p->dim));
+            pv_columns_amx(16, o, tile, 0, 1, pairs + i * 16 * 64, lanes);
+        }
+        close_tiles();
+        for (i = 0; i < packs && any; i++)
+            add_strange(p, o, v + i * ATTN_PANEL_FLOATS(p->dim), (from + i) * ATTN_PANEL_KEYS,
+                        columns);
+        memcpy(p->to + d * 64, o, (size_t)columns * ROW_BYTES);
+    }
 }
 
 /* Its own kernels, and those of the set of f32. */

@@ -90,8 +90,8 @@ typedef struct plan {
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
-    int64_t rounded[2], space; /* for kernels that round; rows of K are rounded_pitch floats apart. */
-    int64_t rounded_pitch;
+    int64_t rounded[2], space; /* They are of kernels that round. */
+    int64_t rounded_pitch;     /* Their rows of K are this number of floats apart. */
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, scales, states, row_tile_bytes;

@@ -73,18 +73,20 @@ static int has_copies(const plan *pl)
 static int64_t query_floats(const problem *pr, const plan *pl)
 {
     const int64_t dim = pr->p.head_dim;
-    return pl->kernels->pack_values ? max64(dim, ATTN_ROUNDED(dim) / 2) : dim;
+    if (!pl->kernels->pack_values)
+        return dim;
+    return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
 }
 
 /* place_rounded makes room for what kernels that round read. */
 static void place_rounded(const problem *pr, plan *pl, int64_t *at)
 {
-    const int64_t panels = ceil_div(pl->keys, ATTN_PANEL_KEYS);
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
     const int rounds = pl->kernels->pack_values != NULL;
     pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
     pl->rounded[KEYS] = place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
     pl->rounded[VALUES] = place(
-        at, rounds ? times(panels, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
+        at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
     pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
 }
 

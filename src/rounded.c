@@ -43,24 +43,49 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
     return runs;
 }
 
-/* value_panel gives the panel of V of the open tile, in which the keys from j on are filled in. What
- * lies before j among the keys of one pack is +0 until somebody asks for it. */
-static const float *value_panel(tile *t, int64_t j)
+/* panel_phase counts the keys that a panel has room for before the open tile: packs begin where n is a
+ * multiple of ATTN_PANEL_KEYS, so that sums do not depend on where a tile begins. */
+static int panel_phase(const tile *t)
+{
+    return (int)((t->s.key_base + t->keys->j0) % ATTN_PANEL_KEYS);
+}
+
+/* fill_pack makes the pack of the panel that holds key `at` of the open tile, from there on, and
+ * returns the first key behind it. Rows of bf16 that lie one after the other need no copy. */
+static int fill_pack(tile *t, int at)
 {
     const attn_lanes all = { 0, t->pl->rows };
-    const int64_t dim = t->pr->p.head_dim_v;
-    key_tile *keys = t->keys;
-    const int from = (int)(j - keys->j0), end = keys->rounded_from[VALUES];
+    const attn_tensor *v = &t->pr->p.v;
+    const int64_t dim = t->pr->p.head_dim_v, j = t->keys->j0 + at;
+    const int pack = (panel_phase(t) + at) / ATTN_PANEL_KEYS;
+    const int first = pack * ATTN_PANEL_KEYS - panel_phase(t);
+    const int end = (int)min64(first + ATTN_PANEL_KEYS, t->keys->n);
+    const key_place place = key_at(&t->pr->p, &t->s, j);
+    attn_pack rows = { .dtype = v->dtype, .begin = at - first, .end = end - first, .dim = dim };
     ptrdiff_t stride;
-    int at = from;
-    while (at < end) {
-        const int pack = at / ATTN_PANEL_KEYS, first = pack * ATTN_PANEL_KEYS;
-        const int to = (int)min64(first + ATTN_PANEL_KEYS, keys->n);
-        const float *v = key_rows(t, VALUES, keys->j0 + at, to - at, all, &stride);
-        t->pl->kernels->pack_values(keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), v, stride,
-                                    at - first, to - first, dim);
-        at = to;
+    if (v->dtype == ATTN_BF16 && place.left >= end - at) {
+        rows.v = row_of(t, VALUES, &place);
+        rows.stride = bytes_between(v->dtype, v->stride_seq);
+    } else {
+        rows.dtype = ATTN_F32;
+        rows.v = (const char *)key_rows(t, VALUES, j, end - at, all, &stride);
+        rows.stride = stride * (ptrdiff_t)sizeof(float);
     }
-    keys->rounded_from[VALUES] = from < end ? from : end;
-    return keys->rounded[VALUES];
+    t->pl->kernels->pack_values(t->keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), &rows);
+    return end;
+}
+
+/* value_panel makes p read the panel of V of the open tile, in which the keys from j on are filled in.
+ * What lies before j in its pack is +0 until somebody asks for it. */
+static void value_panel(tile *t, int64_t j, attn_product *p)
+{
+    key_tile *keys = t->keys;
+    const int from = (int)(j - keys->j0), filled = keys->rounded_from[VALUES];
+    int at = from;
+    while (at < filled)
+        at = fill_pack(t, at);
+    keys->rounded_from[VALUES] = from < filled ? from : filled;
+    p->kv = keys->rounded[VALUES];
+    p->first = panel_phase(t) + from;
+    p->space = keys->space;
 }

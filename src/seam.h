@@ -119,13 +119,14 @@ typedef struct attn_product {
 /* A set that rounds (attn_kernels.pack_values) multiplies bf16, with sums in f32. What `pack` gives it
  * is a form of its own, of ATTN_ROUNDED(head_dim) / 2 floats a row, and qk reads p->runs: one run of
  * rows of bf16, of which each has ATTN_ROUNDED(head_dim) numbers, +0 behind the last. Up to 15 rows
- * behind the last may be read, too, unless n is a multiple of 16. pv reads a panel
- * of V at p->kv, which pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a
- * key of the panel that p does not hold may make o NaN, but pv_select leaves such keys out. */
+ * behind them may be read, too, unless n is a multiple of 16. pv reads a panel of V at p->kv, which
+ * pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a key of the panel that
+ * is not of the product may make o NaN, but pv_select leaves such keys out. Subnormal numbers count as
+ * 0. */
 #define ATTN_PANEL_KEYS 32
 #define ATTN_ROUNDED(dim) (((dim) + 31) / 32 * 32)
 #define ATTN_PANEL_FLOATS(dim_v) (((dim_v) + 15) / 16 * 16 * (ATTN_PANEL_KEYS / 2))
-#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED(keys) / 2) + 1024)
+#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED((keys) + 31) / 2) + 1024)
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
@@ -134,6 +135,15 @@ typedef struct attn_term {
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
+
+/* Rows begin to end - 1 of ATTN_PANEL_KEYS rows of V, f32 or bf16; the others are +0. */
+typedef struct attn_pack {
+    const char *v; /* row `begin`; the others are `stride` bytes apart behind it */
+    ptrdiff_t stride;
+    int dtype;
+    int begin, end;
+    int64_t dim;
+} attn_pack;
 
 /* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
 typedef struct attn_outer {
@@ -310,11 +320,8 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* Those of a set that rounds, NULL in the others. */
 #define ATTN_ROUNDED_KERNELS(X)                                                                    \
-    /* ATTN_PANEL_FLOATS(dim) floats of a panel, from rows begin to end-1 of ATTN_PANEL_KEYS; v */ \
-    /* is row `begin`, the others are `stride` floats apart behind it, +0 stands for the rest. */  \
-    X(void, pack_values,                                                                           \
-      (float *to, const float *v, ptrdiff_t stride, int begin, int end, int64_t dim),              \
-      (to, v, stride, begin, end, dim))
+    /* ATTN_PANEL_FLOATS(dim) floats of a panel. */                                                \
+    X(void, pack_values, (float *to, const attn_pack *p), (to, p))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {

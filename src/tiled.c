@@ -28,13 +28,10 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv_runs(&p);
         return;
     }
-    if (kernels->pack_values) {
-        p.first = (int)(j0 - t->keys->j0);
-        p.space = t->keys->space;
-        p.kv = value_panel(t, j0);
-    } else {
+    if (kernels->pack_values)
+        value_panel(t, j0, &p);
+    else
         p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
-    }
     if (is_dead(t->dead))
         kernels->pv_select(&p);
     else

@@ -37,6 +37,12 @@ int fits_memory(const attn_params *p)
     return 1;
 }
 
+/* Of the sets that the library knows only one rounds. */
+const attn_kernels *test_rounding_set(void)
+{
+    return attn_kernels_find("avx512_amx");
+}
+
 attn_params test_params(const attn_params *p)
 {
     attn_params q = *p;
@@ -50,6 +56,8 @@ attn_params test_params(const attn_params *p)
              T.force_redo ? " redo=1" : "");
     if (attn_params_from_string(&q, text, why, sizeof why) != ATTN_OK)
         CHECK(0, "attn_params_from_string refuses \"%s\": %s", text, why);
+    if (T.fast && q.kernels != NULL && q.kernels->pack_values != NULL)
+        q.fast = 1;
     if (T.table != NULL)
         q.kernels = T.table;
     if (q.backend == NULL)
@@ -235,6 +243,7 @@ void problem_make(test_problem *t, const test_shape *s)
     fill_input(&t->k, s->factor_k);
     fill_input(&t->v, s->factor_v);
     t->p.batch = s->batch;
+    t->p.fast = T.fast;
     t->p.num_heads_q = s->heads_q, t->p.num_heads_kv = s->heads_kv;
     t->p.seq_len_q = s->seq_q, t->p.seq_len_kv = s->seq_kv;
     t->p.head_dim = s->dim, t->p.head_dim_v = s->dim_v;

@@ -353,7 +353,7 @@ static void check_pools(void)
 
 #endif
 
-TEST_GROUP(threads, RUN_EACH_SET, "any number of workers in any order gives the same bits")
+TEST_GROUP(threads, RUN_ROUNDED_TOO, "any number of workers in any order gives the same bits")
 {
     check_pools();
     check_one_worker();
