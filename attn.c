@@ -4163,7 +4163,7 @@ static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
     const int64_t rows = times(pr->max_q_len, pr->group);
-    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), p->fast);
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), 0);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
         p->kernels = best_kernels(rows, p->fast);
@@ -8032,6 +8032,7 @@ static const char *never_shared(const problem *pr)
     } rules[] = {
         { pr->impl == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
         { p->batch < 2, "batch is below 2" },
+        { p->kernels->pack_values != NULL, "the kernels round, so that bits would depend on it" },
         { p->cu_seqlens_q != NULL, "cu_seqlens_q is given" },
         { p->part.rows || p->part.keys, "the call is a part" },
         { bias_active(p), "the bias may differ by batch entry" },

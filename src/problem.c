@@ -173,7 +173,7 @@ static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
     const int64_t rows = times(pr->max_q_len, pr->group);
-    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), p->fast);
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), 0);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
         p->kernels = best_kernels(rows, p->fast);
