@@ -2988,7 +2988,8 @@ static const call_field call_fields[] = {
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
-    { VALUE(fast, F_INT, BY_PART | BY_FINISH, ANY), .instead = "its bits are of attn_forward alone" },
+    { VALUE(fast, F_INT, BY_PART | BY_FINISH, ANY),
+      .instead = "its bits are of attn_forward alone" },
     { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
     { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
@@ -5409,12 +5410,14 @@ static int64_t query_floats(const problem *pr, const plan *pl)
 /* place_rounded makes room for what kernels that round read. */
 static void place_rounded(const problem *pr, plan *pl, int64_t *at)
 {
-    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
+    const int64_t packs =
+        ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
     const int rounds = pl->kernels->pack_values != NULL;
     pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
-    pl->rounded[KEYS] = place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
-    pl->rounded[VALUES] = place(
-        at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
+    pl->rounded[KEYS] =
+        place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
+    pl->rounded[VALUES] =
+        place(at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
     pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
 }
 
@@ -5588,7 +5591,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below && !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below &&
+        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
@@ -6748,7 +6752,8 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
+        uint16_t *to =
+            (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }

@@ -596,7 +596,8 @@ INLINE vf number_of(const float *tile, int64_t d, int k)
 }
 
 /* What scrub_tile left out of 16 columns, for the keys of a product from `key` on. */
-static void add_strange(const attn_product *p, float *o, const float *tile, int key, int64_t columns)
+static void add_strange(const attn_product *p, float *o, const float *tile, int key,
+                        int64_t columns)
 {
     int64_t d;
     int k, v;

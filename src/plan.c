@@ -81,12 +81,14 @@ static int64_t query_floats(const problem *pr, const plan *pl)
 /* place_rounded makes room for what kernels that round read. */
 static void place_rounded(const problem *pr, plan *pl, int64_t *at)
 {
-    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
+    const int64_t packs =
+        ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
     const int rounds = pl->kernels->pack_values != NULL;
     pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
-    pl->rounded[KEYS] = place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
-    pl->rounded[VALUES] = place(
-        at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
+    pl->rounded[KEYS] =
+        place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
+    pl->rounded[VALUES] =
+        place(at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
     pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
 }
 
@@ -260,7 +262,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pl);
-    if (sp->level == 0 && !pr->drop_below && !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below &&
+        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;

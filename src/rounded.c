@@ -16,7 +16,8 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
+        uint16_t *to =
+            (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }

@@ -48,7 +48,8 @@ static void check_choice(void)
               (long long)rows[n]);
         CHECK(strcmp(kernels_of(&usual.p, &info), "avx512_amx") != 0, "without p.fast");
         if (problem_run(&t) && problem_run(&usual))
-            CHECK(problem_same_bits(&t, &usual) == !rounds, "the bits of kernels %s", info.kernels_name);
+            CHECK(problem_same_bits(&t, &usual) == !rounds, "the bits of kernels %s",
+                  info.kernels_name);
         problem_check(&t);
     }
 }
@@ -79,29 +80,35 @@ static void check_given_sets(void)
           "\"%s\"", why);
 }
 
-/* Tiles of 32 keys and more, and the second pass, change no bit. */
-static void check_bits(void)
+/* Tiles of 32 keys and more, and the second pass, change no bit of a call. */
+static void check_call(test_problem first)
 {
     static const int keys[] = { 0, 32, 64, 256 };
-    if (test_rounding_set() == NULL)
-        return;
-    for (int round = 0; round < 40; round++) {
-        int list[2] = { (int)rng_int(0, feature_count - 1), 0 };
-        test_problem first, t;
-        if (!begin_case("the bits, %d: %s", round, features[list[0]].name))
+    test_problem t;
+    first.p.fast = 1;
+    first.p.kernels = test_rounding_set();
+    for (size_t n = 0; n < 2 * sizeof keys / sizeof *keys && problem_run(&first); n++) {
+        t = first;
+        problem_new_output(&t);
+        t.p.tile_keys = keys[n / 2];
+        t.p.force_redo = n % 2;
+        if (problem_run(&t))
+            CHECK(problem_same_bits(&first, &t), "tiles of %d keys, redo %d", keys[n / 2],
+                  (int)(n % 2));
+    }
+}
+
+/* Each mask and modifier, and in every third round absolute positions, where tiles begin anywhere. */
+static void check_bits(void)
+{
+    for (int round = 0; round < 60 && test_rounding_set() != NULL; round++) {
+        const int one =
+            round % 3 != 0 ? (int)rng_int(0, feature_count - 1) : feature_find("key_base");
+        test_problem t;
+        if (!begin_case("the bits, %d: %s", round, features[one].name))
             continue;
-        features_make(&first, shape_random(), list, 1);
-        first.p.fast = 1;
-        first.p.kernels = test_rounding_set();
-        for (size_t n = 0; n < 2 * sizeof keys / sizeof *keys && problem_run(&first); n++) {
-            t = first;
-            problem_new_output(&t);
-            t.p.tile_keys = keys[n / 2];
-            t.p.force_redo = n % 2;
-            if (problem_run(&t))
-                CHECK(problem_same_bits(&first, &t), "tiles of %d keys, redo %d", keys[n / 2],
-                      (int)(n % 2));
-        }
+        features_make(&t, shape_random(), &one, 1);
+        check_call(t);
     }
 }
 

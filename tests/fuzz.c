@@ -377,12 +377,11 @@ static const size_t wide_fields[] = {
     AT(part.row_count),  AT(part.key_begin),  AT(part.key_count),
 };
 static const size_t int_fields[] = {
-    AT(q.dtype),      AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
-    AT(lse.dtype),    AT(stats.dtype),    AT(bias.dtype),       AT(alignment),
-    AT(causal),       AT(window),         AT(softmax1),         AT(partial),   AT(fast),
-    AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
-    AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
-    AT(part.keys),    AT(part.continued), AT(layout),
+    AT(q.dtype),     AT(k.dtype),    AT(v.dtype),        AT(o.dtype),      AT(lse.dtype),
+    AT(stats.dtype), AT(bias.dtype), AT(alignment),      AT(causal),       AT(window),
+    AT(softmax1),    AT(partial),    AT(fast),           AT(logits.stage), AT(impl),
+    AT(naive_whole), AT(tile_keys),  AT(force_redo),     AT(num_workers),  AT(bool_mask.invert),
+    AT(part.rows),   AT(part.keys),  AT(part.continued), AT(layout),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {

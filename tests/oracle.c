@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const double unit = 1.0 / 16777216.0; /* u of binary32 */
-static const double bf16_unit = 65536.0;      /* u of bf16, in u of binary32 */
+static const double bf16_unit = 65536.0;     /* u of bf16, in u of binary32 */
 
 /* ---- storage ------------------------------------------------------------------------------- */
 
