@@ -3711,8 +3711,8 @@ typedef struct plan {
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
-    int64_t rounded[2], space; /* They are of kernels that round. */
-    int64_t rounded_pitch;     /* Their rows of K are this number of floats apart. */
+    int64_t
+        rounded; /* Kernels that round have their rows of K here, the panel of V, and their room. */
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, scales, states, row_tile_bytes;
@@ -3742,7 +3742,7 @@ typedef struct key_tile {
     float *copy[2];
     /* The same of the keys as kernels that round take them: rows of K, and the panel of V. */
     int rounded_from[2];
-    float *rounded[2], *space;
+    float *rounded;
     /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
     int64_t item;
     /* asked is a key: the row tile that comes to it first asks for what comes after. */
@@ -5407,18 +5407,31 @@ static int64_t query_floats(const problem *pr, const plan *pl)
     return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
 }
 
-/* place_rounded makes room for what kernels that round read. */
-static void place_rounded(const problem *pr, plan *pl, int64_t *at)
+/* rounded_pitch counts the floats between rows of K for kernels that round. */
+static int64_t rounded_pitch(const problem *pr)
 {
-    const int64_t packs =
-        ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
-    const int rounds = pl->kernels->pack_values != NULL;
-    pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
-    pl->rounded[KEYS] =
-        place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
-    pl->rounded[VALUES] =
-        place(at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
-    pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
+    return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
+}
+
+/* Kernels that round have rows of K at pl->rounded, then the panel of V, whose packs may begin before a
+ * tile, and then their room. panel_place and space_place count the floats before the latter two. */
+static int64_t panel_place(const problem *pr, const plan *pl)
+{
+    return times(pl->keys + 15, rounded_pitch(pr));
+}
+
+static int64_t space_place(const problem *pr, const plan *pl)
+{
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1;
+    return plus(panel_place(pr, pl), times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)));
+}
+
+/* rounded_floats counts the floats of all three. */
+static int64_t rounded_floats(const problem *pr, const plan *pl)
+{
+    if (!pl->kernels->pack_values)
+        return 0;
+    return plus(space_place(pr, pl), ATTN_SPACE(pl->rows, pl->keys));
 }
 
 static void plan_row_tile(const problem *pr, plan *pl)
@@ -5459,7 +5472,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
-    place_rounded(pr, pl, &at);
+    pl->rounded = place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
     pl->row_tiles = at;
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
@@ -6240,9 +6253,7 @@ static void set_scratch(tile *t, char *slot)
     t->keys = (key_tile *)(void *)slot;
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
-    t->keys->rounded[KEYS] = (float *)(void *)(slot + pl->rounded[KEYS]);
-    t->keys->rounded[VALUES] = (float *)(void *)(slot + pl->rounded[VALUES]);
-    t->keys->space = (float *)(void *)(slot + pl->space);
+    t->keys->rounded = (float *)(void *)(slot + pl->rounded);
     t->stage = (float *)(void *)(slot + pl->stage);
     t->row_in = (const float **)(void *)(slot + pl->row_in);
     t->row_out = (float **)(void *)(slot + pl->row_out);
@@ -6743,6 +6754,17 @@ static void set_blocks(tile *t, int64_t j0, int n)
  * They are made from rows of f32, once for all row tiles of an item.
  */
 
+/* Where the panel of V lies, and the kernels' own room. */
+static float *panel_of(const tile *t)
+{
+    return t->keys->rounded + panel_place(t->pr, t->pl);
+}
+
+static float *space_of(const tile *t)
+{
+    return t->keys->rounded + space_place(t->pr, t->pl);
+}
+
 /* round_keys makes rows of bf16 of keys j to j+n-1. */
 static void round_keys(tile *t, int64_t j, int n)
 {
@@ -6752,8 +6774,7 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to =
-            (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
+        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded + (from + r) * rounded_pitch(t->pr));
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }
@@ -6764,7 +6785,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
 {
     const attn_tensor *k = &t->pr->p.k;
     const key_place at = key_at(&t->pr->p, &t->s, j);
-    const int64_t pitch = t->pl->rounded_pitch, dim = t->pr->p.head_dim;
+    const int64_t pitch = rounded_pitch(t->pr), dim = t->pr->p.head_dim;
     const int from = (int)(j - t->keys->j0);
     attn_runs runs = { ATTN_BF16, bytes_between(k->dtype, k->stride_seq), n, n, list };
     if (k->dtype == ATTN_BF16 && at.left >= n && dim == ATTN_ROUNDED(dim) && n % 16 == 0) {
@@ -6776,7 +6797,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
         t->keys->rounded_from[KEYS] = from;
     }
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
-    list[0] = list[1] = (const char *)(t->keys->rounded[KEYS] + from * pitch);
+    list[0] = list[1] = (const char *)(t->keys->rounded + from * pitch);
     return runs;
 }
 
@@ -6808,7 +6829,7 @@ static int fill_pack(tile *t, int at)
         rows.v = (const char *)key_rows(t, VALUES, j, end - at, all, &stride);
         rows.stride = stride * (ptrdiff_t)sizeof(float);
     }
-    t->pl->kernels->pack_values(t->keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), &rows);
+    t->pl->kernels->pack_values(panel_of(t) + pack * ATTN_PANEL_FLOATS(dim), &rows);
     return end;
 }
 
@@ -6822,9 +6843,9 @@ static void value_panel(tile *t, int64_t j, attn_product *p)
     while (at < filled)
         at = fill_pack(t, at);
     keys->rounded_from[VALUES] = from < filled ? from : filled;
-    p->kv = keys->rounded[VALUES];
+    p->kv = panel_of(t);
     p->first = panel_phase(t) + from;
-    p->space = keys->space;
+    p->space = space_of(t);
 }
 
 /* src/modifiers.c - what changes a logit: softcap, bias, ALiBi, masks, the score callback, in this order. */
@@ -7015,7 +7036,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
     } else if (kernels->pack_values) {
-        product.space = t->keys->space;
+        product.space = space_of(t);
         runs = rounded_keys(t, j0, n, t->operand_runs);
         kernels->qk(&product);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {

@@ -192,7 +192,7 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         runs = unit_rows(t, j0, n, t->operand_runs);
         kernels->qk_units(&product);
     } else if (kernels->pack_values) {
-        product.space = t->keys->space;
+        product.space = space_of(t);
         runs = rounded_keys(t, j0, n, t->operand_runs);
         kernels->qk(&product);
     } else if (few_runs(t, KEYS, j0, n, lanes, &runs)) {

@@ -78,18 +78,31 @@ static int64_t query_floats(const problem *pr, const plan *pl)
     return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
 }
 
-/* place_rounded makes room for what kernels that round read. */
-static void place_rounded(const problem *pr, plan *pl, int64_t *at)
+/* rounded_pitch counts the floats between rows of K for kernels that round. */
+static int64_t rounded_pitch(const problem *pr)
 {
-    const int64_t packs =
-        ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1; /* They may begin before a tile. */
-    const int rounds = pl->kernels->pack_values != NULL;
-    pl->rounded_pitch = pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
-    pl->rounded[KEYS] =
-        place(at, rounds ? times(pl->keys + 15, pl->rounded_pitch) : 0, sizeof(float));
-    pl->rounded[VALUES] =
-        place(at, rounds ? times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)) : 0, sizeof(float));
-    pl->space = place(at, rounds ? ATTN_SPACE(pl->rows, pl->keys) : 0, sizeof(float));
+    return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
+}
+
+/* Kernels that round have rows of K at pl->rounded, then the panel of V, whose packs may begin before a
+ * tile, and then their room. panel_place and space_place count the floats before the latter two. */
+static int64_t panel_place(const problem *pr, const plan *pl)
+{
+    return times(pl->keys + 15, rounded_pitch(pr));
+}
+
+static int64_t space_place(const problem *pr, const plan *pl)
+{
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1;
+    return plus(panel_place(pr, pl), times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)));
+}
+
+/* rounded_floats counts the floats of all three. */
+static int64_t rounded_floats(const problem *pr, const plan *pl)
+{
+    if (!pl->kernels->pack_values)
+        return 0;
+    return plus(space_place(pr, pl), ATTN_SPACE(pl->rows, pl->keys));
 }
 
 static void plan_row_tile(const problem *pr, plan *pl)
@@ -130,7 +143,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
-    place_rounded(pr, pl, &at);
+    pl->rounded = place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
     pl->row_tiles = at;
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));

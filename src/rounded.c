@@ -5,7 +5,19 @@
  */
 #pragma once
 
+#include "plan.c"
 #include "tile.c"
+
+/* Where the panel of V lies, and the kernels' own room. */
+static float *panel_of(const tile *t)
+{
+    return t->keys->rounded + panel_place(t->pr, t->pl);
+}
+
+static float *space_of(const tile *t)
+{
+    return t->keys->rounded + space_place(t->pr, t->pl);
+}
 
 /* round_keys makes rows of bf16 of keys j to j+n-1. */
 static void round_keys(tile *t, int64_t j, int n)
@@ -16,8 +28,7 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to =
-            (uint16_t *)(void *)(t->keys->rounded[KEYS] + (from + r) * t->pl->rounded_pitch);
+        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded + (from + r) * rounded_pitch(t->pr));
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }
@@ -28,7 +39,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
 {
     const attn_tensor *k = &t->pr->p.k;
     const key_place at = key_at(&t->pr->p, &t->s, j);
-    const int64_t pitch = t->pl->rounded_pitch, dim = t->pr->p.head_dim;
+    const int64_t pitch = rounded_pitch(t->pr), dim = t->pr->p.head_dim;
     const int from = (int)(j - t->keys->j0);
     attn_runs runs = { ATTN_BF16, bytes_between(k->dtype, k->stride_seq), n, n, list };
     if (k->dtype == ATTN_BF16 && at.left >= n && dim == ATTN_ROUNDED(dim) && n % 16 == 0) {
@@ -40,7 +51,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
         t->keys->rounded_from[KEYS] = from;
     }
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
-    list[0] = list[1] = (const char *)(t->keys->rounded[KEYS] + from * pitch);
+    list[0] = list[1] = (const char *)(t->keys->rounded + from * pitch);
     return runs;
 }
 
@@ -72,7 +83,7 @@ static int fill_pack(tile *t, int at)
         rows.v = (const char *)key_rows(t, VALUES, j, end - at, all, &stride);
         rows.stride = stride * (ptrdiff_t)sizeof(float);
     }
-    t->pl->kernels->pack_values(t->keys->rounded[VALUES] + pack * ATTN_PANEL_FLOATS(dim), &rows);
+    t->pl->kernels->pack_values(panel_of(t) + pack * ATTN_PANEL_FLOATS(dim), &rows);
     return end;
 }
 
@@ -86,7 +97,7 @@ static void value_panel(tile *t, int64_t j, attn_product *p)
     while (at < filled)
         at = fill_pack(t, at);
     keys->rounded_from[VALUES] = from < filled ? from : filled;
-    p->kv = keys->rounded[VALUES];
+    p->kv = panel_of(t);
     p->first = panel_phase(t) + from;
-    p->space = keys->space;
+    p->space = space_of(t);
 }

@@ -79,8 +79,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 178500
-    judge clang 232500
+    judge gcc 182000
+    judge clang 235200
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
