@@ -3711,8 +3711,6 @@ typedef struct plan {
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
-    int64_t
-        rounded; /* Kernels that round have their rows of K here, the panel of V, and their room. */
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, scales, states, row_tile_bytes;
@@ -3742,7 +3740,6 @@ typedef struct key_tile {
     float *copy[2];
     /* The same of the keys as kernels that round take them: rows of K, and the panel of V. */
     int rounded_from[2];
-    float *rounded;
     /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
     int64_t item;
     /* asked is a key: the row tile that comes to it first asks for what comes after. */
@@ -5413,7 +5410,7 @@ static int64_t rounded_pitch(const problem *pr)
     return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
 }
 
-/* Kernels that round have rows of K at pl->rounded, then the panel of V, whose packs may begin before a
+/* Kernels that round have rows of K before pl->copy[KEYS], then the panel of V, whose packs may begin before a
  * tile, and then their room. panel_place and space_place count the floats before the latter two. */
 static int64_t panel_place(const problem *pr, const plan *pl)
 {
@@ -5470,9 +5467,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
+    place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
-    pl->rounded = place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
     pl->row_tiles = at;
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));
@@ -6253,7 +6250,6 @@ static void set_scratch(tile *t, char *slot)
     t->keys = (key_tile *)(void *)slot;
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
-    t->keys->rounded = (float *)(void *)(slot + pl->rounded);
     t->stage = (float *)(void *)(slot + pl->stage);
     t->row_in = (const float **)(void *)(slot + pl->row_in);
     t->row_out = (float **)(void *)(slot + pl->row_out);
@@ -6754,15 +6750,22 @@ static void set_blocks(tile *t, int64_t j0, int n)
  * They are made from rows of f32, once for all row tiles of an item.
  */
 
+/* Rows of K lie before the copies of f32 rows. */
+static float *rounded_of(const tile *t)
+{
+    const int64_t bytes = aligned(times(rounded_floats(t->pr, t->pl), sizeof(float)));
+    return (float *)(void *)((char *)t->keys->copy[KEYS] - bytes);
+}
+
 /* Where the panel of V lies, and the kernels' own room. */
 static float *panel_of(const tile *t)
 {
-    return t->keys->rounded + panel_place(t->pr, t->pl);
+    return rounded_of(t) + panel_place(t->pr, t->pl);
 }
 
 static float *space_of(const tile *t)
 {
-    return t->keys->rounded + space_place(t->pr, t->pl);
+    return rounded_of(t) + space_place(t->pr, t->pl);
 }
 
 /* round_keys makes rows of bf16 of keys j to j+n-1. */
@@ -6774,7 +6777,7 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded + (from + r) * rounded_pitch(t->pr));
+        uint16_t *to = (uint16_t *)(void *)(rounded_of(t) + (from + r) * rounded_pitch(t->pr));
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }
@@ -6797,7 +6800,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
         t->keys->rounded_from[KEYS] = from;
     }
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
-    list[0] = list[1] = (const char *)(t->keys->rounded + from * pitch);
+    list[0] = list[1] = (const char *)(rounded_of(t) + from * pitch);
     return runs;
 }
 

@@ -90,8 +90,6 @@ typedef struct plan {
     /* These are offsets into a slot, in bytes. */
     int64_t stage, row_in, row_out, s, x, lane_values, lane_ints, alpha, blocks, alive;
     int64_t copy[2];
-    int64_t
-        rounded; /* Kernels that round have their rows of K here, the panel of V, and their room. */
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
     int64_t lanes, qt, scales, states, row_tile_bytes;
@@ -121,7 +119,6 @@ typedef struct key_tile {
     float *copy[2];
     /* The same of the keys as kernels that round take them: rows of K, and the panel of V. */
     int rounded_from[2];
-    float *rounded;
     /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
     int64_t item;
     /* asked is a key: the row tile that comes to it first asks for what comes after. */

@@ -84,7 +84,7 @@ static int64_t rounded_pitch(const problem *pr)
     return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
 }
 
-/* Kernels that round have rows of K at pl->rounded, then the panel of V, whose packs may begin before a
+/* Kernels that round have rows of K before pl->copy[KEYS], then the panel of V, whose packs may begin before a
  * tile, and then their room. panel_place and space_place count the floats before the latter two. */
 static int64_t panel_place(const problem *pr, const plan *pl)
 {
@@ -141,9 +141,9 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
+    place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
-    pl->rounded = place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
     pl->row_tiles = at;
     pl->slot_bytes = plus(at, times(pl->item_tiles, pl->row_tile_bytes));

@@ -8,15 +8,22 @@
 #include "plan.c"
 #include "tile.c"
 
+/* Rows of K lie before the copies of f32 rows. */
+static float *rounded_of(const tile *t)
+{
+    const int64_t bytes = aligned(times(rounded_floats(t->pr, t->pl), sizeof(float)));
+    return (float *)(void *)((char *)t->keys->copy[KEYS] - bytes);
+}
+
 /* Where the panel of V lies, and the kernels' own room. */
 static float *panel_of(const tile *t)
 {
-    return t->keys->rounded + panel_place(t->pr, t->pl);
+    return rounded_of(t) + panel_place(t->pr, t->pl);
 }
 
 static float *space_of(const tile *t)
 {
-    return t->keys->rounded + space_place(t->pr, t->pl);
+    return rounded_of(t) + space_place(t->pr, t->pl);
 }
 
 /* round_keys makes rows of bf16 of keys j to j+n-1. */
@@ -28,7 +35,7 @@ static void round_keys(tile *t, int64_t j, int n)
     const float *row = key_rows(t, KEYS, j, n, all, &stride);
     int r;
     for (r = 0; r < n; r++, row += stride) {
-        uint16_t *to = (uint16_t *)(void *)(t->keys->rounded + (from + r) * rounded_pitch(t->pr));
+        uint16_t *to = (uint16_t *)(void *)(rounded_of(t) + (from + r) * rounded_pitch(t->pr));
         t->pl->kernels->narrow_bf16(to, row, dim);
         memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
     }
@@ -51,7 +58,7 @@ static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
         t->keys->rounded_from[KEYS] = from;
     }
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
-    list[0] = list[1] = (const char *)(t->keys->rounded + from * pitch);
+    list[0] = list[1] = (const char *)(rounded_of(t) + from * pitch);
     return runs;
 }
 

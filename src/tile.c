@@ -17,7 +17,6 @@ static void set_scratch(tile *t, char *slot)
     t->keys = (key_tile *)(void *)slot;
     t->keys->copy[KEYS] = (float *)(void *)(slot + pl->copy[KEYS]);
     t->keys->copy[VALUES] = (float *)(void *)(slot + pl->copy[VALUES]);
-    t->keys->rounded = (float *)(void *)(slot + pl->rounded);
     t->stage = (float *)(void *)(slot + pl->stage);
     t->row_in = (const float **)(void *)(slot + pl->row_in);
     t->row_out = (float **)(void *)(slot + pl->row_out);
