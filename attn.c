@@ -687,7 +687,21 @@ typedef struct attn_product {
     attn_lanes lanes;
     attn_ahead *ahead;   /* NULL = nothing */
     const float *scales; /* [dim / 32][rows], for whole numbers */
+    int first;           /* P V of a set that rounds: which key of the panel at kv is the first; */
+    float *space;        /* room of such a set, ATTN_SPACE(rows, keys) floats */
 } attn_product;
+
+/* A set that rounds (attn_kernels.pack_values) multiplies bf16, with sums in f32. What `pack` gives it
+ * is a form of its own, of ATTN_ROUNDED(head_dim) / 2 floats a row, and qk reads p->runs: one run of
+ * rows of bf16, of which each has ATTN_ROUNDED(head_dim) numbers, +0 behind the last. Up to 15 rows
+ * behind them may be read, too, unless n is a multiple of 16. pv reads a panel of V at p->kv, which
+ * pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a key of the panel that
+ * is not of the product may make o NaN, but pv_select leaves such keys out. Subnormal numbers count as
+ * 0. */
+#define ATTN_PANEL_KEYS 32
+#define ATTN_ROUNDED(dim) (((dim) + 31) / 32 * 32)
+#define ATTN_PANEL_FLOATS(dim_v) (((dim_v) + 15) / 16 * 16 * (ATTN_PANEL_KEYS / 2))
+#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED((keys) + 31) / 2) + 1024)
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
@@ -696,6 +710,15 @@ typedef struct attn_term {
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
+
+/* Rows begin to end - 1 of ATTN_PANEL_KEYS rows of V, f32 or bf16; the others are +0. */
+typedef struct attn_pack {
+    const char *v; /* row `begin`; the others are `stride` bytes apart behind it */
+    ptrdiff_t stride;
+    int dtype;
+    int begin, end;
+    int64_t dim;
+} attn_pack;
 
 /* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
 typedef struct attn_outer {
@@ -744,7 +767,12 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
+
+/* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
+ * stacks of signal handlers that are too small for what it saves, 11 KB. */
+ATTN_API int attn_cpu_permits_tiles(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
  * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
@@ -754,6 +782,9 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 
+/* Products by tiles of AMX, and all else as avx512: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
+
 /* The same with fewer rows in a tile, for decoding and other short calls. */
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
@@ -762,7 +793,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
-#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X) ATTN_ROUNDED_KERNELS(X)
 
 /* Those that every set has. */
 #define ATTN_SET_KERNELS(X)                                                                         \
@@ -868,6 +899,11 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_runs, (const attn_product *p), (p))                                                 \
     X(void, qk_units_runs, (const attn_product *p), (p))                                           \
     X(void, pv_runs, (const attn_product *p), (p))
+
+/* Those of a set that rounds, NULL in the others. */
+#define ATTN_ROUNDED_KERNELS(X)                                                                    \
+    /* ATTN_PANEL_FLOATS(dim) floats of a panel. */                                                \
+    X(void, pack_values, (float *to, const attn_pack *p), (to, p))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {
@@ -2451,6 +2487,9 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 /* src/select.c - which kernel sets this CPU can run, and which of them is best. */
 
 #define CPU_KNOWN 1u /* This bit says that the word has been written. */
+/* What the operating system answered; neither bit is set before it is asked. */
+#define TILES_PERMITTED (1u << 30)
+#define TILES_REFUSED (1u << 31)
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -2468,13 +2507,14 @@ static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
 }
 
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
- * AVX, 5 to 7 for AVX-512. */
+ * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
 static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
+    const unsigned tiles = 1u << 22 | 1u << 24, rounding = 1u << 5, tile_state = 0x60000;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, 0, r);
     if (r[0] < 7)
@@ -2489,9 +2529,12 @@ static unsigned detect_cpu(void)
         found |= ATTN_CPU_AVX2;
     if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
         found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
+    if (found & ATTN_CPU_AVX512 && (low & tile_state) == tile_state && (r[3] & tiles) == tiles)
+        found |= ATTN_CPU_TILES;
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+        found &= r[0] & rounding ? ~0u : ~ATTN_CPU_TILES;
     }
     return found;
 }
@@ -2527,6 +2570,36 @@ ATTN_API unsigned attn_cpu_features(void)
     return features;
 }
 
+#if defined __GNUC__ && defined __x86_64__ && defined __linux__ && !defined __ILP32__
+/* arch_prctl(ARCH_REQ_XCOMP_PERM, 18), where 18 is the data of tiles. */
+static int ask_for_tiles(void)
+{
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+}
+#else
+static int ask_for_tiles(void)
+{
+    return 0;
+}
+#endif
+
+/* Threads that ask at once get one answer; a thread that only just finds out what the CPU can do may
+ * write the word behind them, and then the next call asks again. */
+ATTN_API int attn_cpu_permits_tiles(void)
+{
+    unsigned features = attn_cpu_features();
+    if (features & ATTN_CPU_TILES && !(features & (TILES_PERMITTED | TILES_REFUSED))) {
+        features |= ask_for_tiles() ? TILES_PERMITTED : TILES_REFUSED;
+        STORE_WORD(&cpu_features, features);
+    }
+    return (features & TILES_PERMITTED) != 0;
+}
+
 #ifdef FMA_SECOND_BUILD
 static const attn_kernels *get_portable_fma(void)
 {
@@ -2556,55 +2629,60 @@ static const struct kernel_source {
     const attn_kernels *(*get)(void);
     int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
     int native; /* Zero means that it is for another kind of CPU. */
+    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0, ON_X86 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86, 0 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0 },
+    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0, ON_X86 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86, 0 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0, ON_ARM64 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64, 0 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0, 1 },
+    { "portable_fma", get_portable_fma, 0, 1, 0 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0, ON_X86 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86, 0 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0 },
 #endif
-    { "portable", get_portable, 0, 1 },
+    { "portable", get_portable, 0, 1, 0 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
 {
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
+        const attn_kernels *kernels = kernel_sources[i].rounds ? NULL : kernel_sources[i].get();
         if (kernels && index-- == 0)
             return kernels;
     }
     return NULL;
 }
 
-/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
-static const attn_kernels *best_kernels(int64_t rows)
+/* best_kernels gives the best set for `rows` rows: the first that runs, its narrow form, or where
+ * `fast` is set its form that rounds. Few rows gain nothing by that. */
+static const attn_kernels *best_kernels(int64_t rows, int fast)
 {
     const attn_kernels *best = NULL;
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources); i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
-        if (!kernels)
+        const struct kernel_source *source = &kernel_sources[i];
+        const attn_kernels *kernels;
+        if (source->rounds && !fast) /* Nobody is asked for what is not needed. */
             continue;
-        if (!best)
-            best = kernels;
-        else if (kernel_sources[i].narrow && rows <= kernels->rows)
-            return kernels;
-        else
+        if (best && !source->rounds && !source->narrow)
             break;
+        kernels = source->get();
+        if (kernels && source->narrow && rows <= kernels->rows)
+            return kernels;
+        if (kernels && !source->narrow)
+            best = kernels;
     }
     return best;
 }
@@ -2614,7 +2692,7 @@ static void put_missing_kernels(text *why)
 {
     int i, count = 0;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (kernel_sources[i].native && !kernel_sources[i].get()) {
+        if (kernel_sources[i].native && !kernel_sources[i].rounds && !kernel_sources[i].get()) {
             put(why, count++ ? ", " : "; kernels ");
             put(why, kernel_sources[i].name);
         }
@@ -2624,11 +2702,11 @@ static void put_missing_kernels(text *why)
 
 static const attn_kernels *find_kernels(const char *name, size_t length)
 {
-    const attn_kernels *kernels;
-    int i = 0;
-    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
-        i++;
-    return kernels;
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (same_word(kernel_sources[i].name, name, length))
+            return kernel_sources[i].get();
+    return NULL;
 }
 
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)
@@ -3001,6 +3079,8 @@ static const call_field call_fields[] = {
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
+    { VALUE(fast, F_INT, BY_PART | BY_FINISH, ANY),
+      .instead = "its bits are of attn_forward alone" },
     { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
     { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
@@ -3773,6 +3853,8 @@ typedef struct key_tile {
     /* The first copied_from rows of K and of V are not copied, and those behind them are. */
     int copied_from[2];
     float *copy[2];
+    /* The same of the keys as kernels that round take them: rows of K, and the panel of V. */
+    int rounded_from[2];
     /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
     int64_t item;
     /* asked is a key: the row tile that comes to it first asks for what comes after. */
@@ -4190,6 +4272,8 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
     if (p->tile_keys || t.tile_keys)
         return p->tile_keys ? p->tile_keys : (int)t.tile_keys;
     keys = kernels->rows > 24 ? WIDE_TILE_KEYS(p->head_dim + p->head_dim_v) : NARROW_TILE_KEYS;
+    if (kernels->pack_values)
+        keys *= 2; /* Sums of P V come and go half as often: 10 to 15 % of the time. */
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
     return keys;
@@ -4200,10 +4284,10 @@ static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
     const int64_t rows = times(pr->max_q_len, pr->group);
-    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch));
+    pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), 0);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
-        p->kernels = best_kernels(rows);
+        p->kernels = best_kernels(rows, p->fast);
     p->tile_keys = tile_keys_of(p, p->kernels);
     if (p->auto_naive_keys == 0)
         p->auto_naive_keys = tuning_of(p, p->kernels).auto_naive_keys;
@@ -5794,6 +5878,9 @@ static attn_status check_interfaces(const attn_params *p, text *why)
         (p->kernels->rows < 4 || p->kernels->rows > ATTN_KERNEL_MAX_ROWS || p->kernels->rows % 4))
         return bad_field(why, ATTN_ERR_ARG, "kernels->rows", p->kernels->rows,
                          " must be a multiple of 4 from 4 to 64");
+    if (p->kernels && p->kernels->pack_values && !p->fast)
+        return bad(why, ATTN_ERR_ARG,
+                   "kernels round what they multiply to bf16, which fast must allow");
     if (p->backend && p->backend->abi != ATTN_KERNEL_ABI)
         return bad_field(why, ATTN_ERR_ARG, "backend->abi", p->backend->abi,
                          " is not that of this library (ATTN_KERNEL_ABI)");
@@ -5961,7 +6048,43 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 
 static int has_copies(const plan *pl)
 {
-    return pl->pitch[KEYS] || pl->pitch[VALUES];
+    return pl->pitch[KEYS] || pl->pitch[VALUES] || pl->kernels->pack_values;
+}
+
+/* query_floats counts the floats of a packed query. */
+static int64_t query_floats(const problem *pr, const plan *pl)
+{
+    const int64_t dim = pr->p.head_dim;
+    if (!pl->kernels->pack_values)
+        return dim;
+    return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
+}
+
+/* rounded_pitch counts the floats between rows of K for kernels that round. */
+static int64_t rounded_pitch(const problem *pr)
+{
+    return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
+}
+
+/* Kernels that round have rows of K before pl->copy[KEYS], then the panel of V, whose packs may begin before a
+ * tile, and then their room. panel_place and space_place count the floats before the latter two. */
+static int64_t panel_place(const problem *pr, const plan *pl)
+{
+    return times(pl->keys + 15, rounded_pitch(pr));
+}
+
+static int64_t space_place(const problem *pr, const plan *pl)
+{
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1;
+    return plus(panel_place(pr, pl), times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)));
+}
+
+/* rounded_floats counts the floats of all three. */
+static int64_t rounded_floats(const problem *pr, const plan *pl)
+{
+    if (!pl->kernels->pack_values)
+        return 0;
+    return plus(space_place(pr, pl), ATTN_SPACE(pl->rows, pl->keys));
 }
 
 static void plan_row_tile(const problem *pr, plan *pl)
@@ -5970,7 +6093,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
-    pl->qt = pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->qt = pl->qt_units = place(&at, times(pl->rows, query_floats(pr, pl)), sizeof(float));
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
@@ -6002,6 +6125,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
+    place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
@@ -6137,7 +6261,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below &&
+        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
@@ -6626,6 +6751,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->j0 = j0;
     t->keys->n = n;
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
+    t->keys->rounded_from[KEYS] = t->keys->rounded_from[VALUES] = n;
 }
 
 /* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */
@@ -6952,6 +7078,112 @@ static void set_blocks(tile *t, int64_t j0, int n)
     }
 }
 
+/* src/rounded.c - rows of K and panels of V in bf16, for kernels that round (p.fast).
+ *
+ * They are made from rows of f32, once for all row tiles of an item.
+ */
+
+/* Rows of K lie before the copies of f32 rows. */
+static float *rounded_of(const tile *t)
+{
+    const int64_t bytes = aligned(times(rounded_floats(t->pr, t->pl), sizeof(float)));
+    return (float *)(void *)((char *)t->keys->copy[KEYS] - bytes);
+}
+
+/* Where the panel of V lies, and the kernels' own room. */
+static float *panel_of(const tile *t)
+{
+    return rounded_of(t) + panel_place(t->pr, t->pl);
+}
+
+static float *space_of(const tile *t)
+{
+    return rounded_of(t) + space_place(t->pr, t->pl);
+}
+
+/* round_keys makes rows of bf16 of keys j to j+n-1. */
+static void round_keys(tile *t, int64_t j, int n)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    const int64_t dim = t->pr->p.head_dim, from = j - t->keys->j0;
+    ptrdiff_t stride;
+    const float *row = key_rows(t, KEYS, j, n, all, &stride);
+    int r;
+    for (r = 0; r < n; r++, row += stride) {
+        uint16_t *to = (uint16_t *)(void *)(rounded_of(t) + (from + r) * rounded_pitch(t->pr));
+        t->pl->kernels->narrow_bf16(to, row, dim);
+        memset(to + dim, 0, (size_t)(ATTN_ROUNDED(dim) - dim) * sizeof *to);
+    }
+}
+
+/* rounded_keys gives rows j to j+n-1 of K as one run of rows of bf16: in place if they lie in this way. */
+static attn_runs rounded_keys(tile *t, int64_t j, int n, const char **list)
+{
+    const attn_tensor *k = key_tensor(t, KEYS);
+    const key_place at = tile_key_at(t, j);
+    const int64_t pitch = rounded_pitch(t->pr), dim = t->pr->p.head_dim;
+    const int from = (int)(j - t->keys->j0);
+    attn_runs runs = { ATTN_BF16, bytes_between(k->dtype, k->stride_seq), n, n, list };
+    if (k->dtype == ATTN_BF16 && at.left >= n && dim == ATTN_ROUNDED(dim) && n % 16 == 0) {
+        list[0] = list[1] = row_of(t, KEYS, &at);
+        return runs;
+    }
+    if (from < t->keys->rounded_from[KEYS]) {
+        round_keys(t, j, t->keys->rounded_from[KEYS] - from);
+        t->keys->rounded_from[KEYS] = from;
+    }
+    runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
+    list[0] = list[1] = (const char *)(rounded_of(t) + from * pitch);
+    return runs;
+}
+
+/* panel_phase counts the keys that a panel has room for before the open tile: packs begin where n is a
+ * multiple of ATTN_PANEL_KEYS, so that sums do not depend on where a tile begins. */
+static int panel_phase(const tile *t)
+{
+    return (int)((t->s.key_base + t->keys->j0) % ATTN_PANEL_KEYS);
+}
+
+/* fill_pack makes the pack of the panel that holds key `at` of the open tile, from there on, and
+ * returns the first key behind it. Rows of bf16 that lie one after the other need no copy. */
+static int fill_pack(tile *t, int at)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    const attn_tensor *v = key_tensor(t, VALUES);
+    const int64_t dim = t->pr->p.head_dim_v, j = t->keys->j0 + at;
+    const int pack = (panel_phase(t) + at) / ATTN_PANEL_KEYS;
+    const int first = pack * ATTN_PANEL_KEYS - panel_phase(t);
+    const int end = (int)min64(first + ATTN_PANEL_KEYS, t->keys->n);
+    const key_place place = tile_key_at(t, j);
+    attn_pack rows = { .dtype = v->dtype, .begin = at - first, .end = end - first, .dim = dim };
+    ptrdiff_t stride;
+    if (v->dtype == ATTN_BF16 && place.left >= end - at) {
+        rows.v = row_of(t, VALUES, &place);
+        rows.stride = bytes_between(v->dtype, v->stride_seq);
+    } else {
+        rows.dtype = ATTN_F32;
+        rows.v = (const char *)key_rows(t, VALUES, j, end - at, all, &stride);
+        rows.stride = stride * (ptrdiff_t)sizeof(float);
+    }
+    t->pl->kernels->pack_values(panel_of(t) + pack * ATTN_PANEL_FLOATS(dim), &rows);
+    return end;
+}
+
+/* value_panel makes p read the panel of V of the open tile, in which the keys from j on are filled in.
+ * What lies before j in its pack is +0 until somebody asks for it. */
+static void value_panel(tile *t, int64_t j, attn_product *p)
+{
+    key_tile *keys = t->keys;
+    const int from = (int)(j - keys->j0), filled = keys->rounded_from[VALUES];
+    int at = from;
+    while (at < filled)
+        at = fill_pack(t, at);
+    keys->rounded_from[VALUES] = from < filled ? from : filled;
+    p->kv = panel_of(t);
+    p->first = panel_phase(t) + from;
+    p->space = space_of(t);
+}
+
 /* src/modifiers.c - what changes a logit: softcap, bias, ALiBi, masks, the score callback, in this order. */
 
 static void apply_softcap(tile *t, float *s, int64_t j0, int n)
@@ -7157,6 +7389,10 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
             scale_logits(t, s, j0, n);
+    } else if (kernels->pack_values) {
+        product.space = space_of(t);
+        runs = rounded_keys(t, j0, n, t->operand_runs);
+        kernels->qk(&product);
     } else {
         product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
         kernels->qk(&product);
@@ -7554,7 +7790,10 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv_runs(&p);
         return;
     }
-    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
+    if (kernels->pack_values)
+        value_panel(t, j0, &p);
+    else
+        p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
     if (is_dead(t->dead))
         kernels->pv_select(&p);
     else
@@ -8187,6 +8426,7 @@ static const char *never_shared(const problem *pr)
     } rules[] = {
         { pr->impl == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
         { p->batch < 2, "batch is below 2" },
+        { p->kernels->pack_values != NULL, "the kernels round, so that bits would depend on it" },
         { p->cu_seqlens_q != NULL, "cu_seqlens_q is given" },
         { p->part.rows || p->part.keys, "the call is a part" },
         { bias_active(p), "the bias may differ by batch entry" },

@@ -239,10 +239,12 @@
 #define attn_cache_save ATTN_JOIN(ATTN_PREFIX, attn_cache_save)
 #define attn_cache_load ATTN_JOIN(ATTN_PREFIX, attn_cache_load)
 #define attn_cpu_features ATTN_JOIN(ATTN_PREFIX, attn_cpu_features)
+#define attn_cpu_permits_tiles ATTN_JOIN(ATTN_PREFIX, attn_cpu_permits_tiles)
 #define attn_kernels_avx2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2)
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
+#define attn_kernels_avx512_amx ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_amx)
 #define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
 #define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
@@ -647,6 +649,13 @@ typedef struct attn_params {
      * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
      * it. 0 means off. */
     int integer;
+    /* Nonzero lets products be of numbers rounded to bf16, q, K, p and V, with sums in f32, where the CPU
+     * has units for that: AMX on x86 with Linux, for calls of more than 16 rows a kv head. All else is
+     * computed as without. Results then are not those of other machines (docs/numerics.md). Calls
+     * without such a unit are computed as ever; attn_explain tells the kernels. With `integer` only
+     * P V is rounded so. Levels and devices refuse it, as far as they do not compute by calls of
+     * attn_forward. 0 means off. */
+    int fast;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
      * O are rotated back. States are rotated back by attn_state_finish. Gradients refuse it. 0 means
      * neither. */

@@ -278,6 +278,408 @@ INLINE void squares_avx512(__m512 *x)
 #define FEW 8
 #include "attn_simd.h"
 
+/* ---- products by tiles of AMX: a set that rounds
+ *
+ * A tile is 16 rows of 64 bytes. tdpbf16ps adds to 16 x 16 sums of f32 the products of 16 rows of 32
+ * numbers with 32 rows of 16, two and two of which lie together as pairs. So logits are rows of K times
+ * pairs of a query's numbers, and o is columns of V, 32 keys of each, times pairs of p. Four tiles of
+ * sums share two of each kind. Tiles are in asm, which needs neither a target nor a header. */
+
+#if defined __x86_64__ && (defined __clang__ ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define HAS_TILES
+#endif
+
+#ifdef HAS_TILES
+#define TILE 16
+#define TILE_FLOATS 256
+#define ROW_BYTES (64 * 4) /* of a matrix of 64 lanes */
+#define TILE_LOAD(t, from, step)                                                                   \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                               \
+                     :                                                                             \
+                     : "r"(from), "r"((ptrdiff_t)(step))                                           \
+                     : "memory")
+#define TILE_STORE(t, to, step)                                                                    \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
+                     :                                                                             \
+                     : "r"(to), "r"((ptrdiff_t)(step))                                             \
+                     : "memory")
+#define TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
+#define TILE_DOT(sum, rows, pairs)                                                                 \
+    __asm__ volatile("tdpbf16ps %tmm" #pairs ", %tmm" #rows ", %tmm" #sum)
+
+/* Every kernel says what tiles are, and gives them back: the system saves them for threads that hold
+ * some. */
+INLINE void open_tiles(void)
+{
+    static const struct {
+        uint8_t palette, row, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } all = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    __asm__ volatile("ldtilecfg %0" : : "m"(all));
+}
+
+INLINE void close_tiles(void)
+{
+    __asm__ volatile("tilerelease");
+}
+
+/* 16 numbers of each as bf16, to nearest even: those of a in the lower half. */
+INLINE __m512 round_two(__m512 a, __m512 b)
+{
+    __m512 both;
+    __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(b), "v"(a));
+    return both;
+}
+
+/* The halves of x as 16 pairs. */
+INLINE __m512 pair_halves(__m512 x)
+{
+    static const uint32_t turn[16] = { 0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005,
+                                       0x160006, 0x170007, 0x180008, 0x190009, 0x1a000a, 0x1b000b,
+                                       0x1c000c, 0x1d000d, 0x1e000e, 0x1f000f };
+    return v_float(_mm512_permutexvar_epi16(_mm512_loadu_si512(turn), v_int(x)));
+}
+
+INLINE __m512 round_pairs(__m512 a, __m512 b)
+{
+    return pair_halves(round_two(a, b));
+}
+
+/* Bits of the first n, at most 16. */
+INLINE unsigned first_bits(int64_t n)
+{
+    return n >= 16 ? 0xffff : n > 0 ? 0xffffu >> (16 - n) : 0;
+}
+
+/* The first n of 16 floats, or numbers of 16 bits, and +0 behind them. */
+INLINE __m512 load_first(const void *from, int64_t n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)first_bits(n), from);
+}
+
+INLINE __m512 load_first_16(const void *from, int64_t n)
+{
+    return v_float(_mm512_maskz_loadu_epi16((__mmask32)first_bits(n), from));
+}
+
+/* [ATTN_ROUNDED(head_dim) / 2][64 lanes] of pairs. */
+static void pack_amx(float *qt, const float *const *q, int64_t head_dim)
+{
+    int64_t d;
+    int v;
+    for (v = 0; v < 64; v += 16)
+        for (d = 0; d < head_dim; d += 32) {
+            __m512 square[16];
+            EACH(i, 16) {
+                const float *const from = q[v + i] + d;
+                const int64_t left = head_dim - d;
+                square[i] = round_two(load_first(from, left),
+                                      load_first(left > 16 ? from + 16 : from, left - 16));
+            }
+            transpose_avx512(square);
+            EACH(i, 16)
+                _mm512_storeu_ps(qt + (d / 2 + i) * 64 + v, square[i]);
+        }
+}
+
+/* The first 16 of `left` numbers of keys 2 i and 2 i + 1 of a pack as pairs, +0 where there is none. */
+INLINE __m512 pair_of_keys(const attn_pack *p, int i, int64_t d)
+{
+    const char *const row = p->v + (2 * i - p->begin) * p->stride;
+    const int even = 2 * i >= p->begin && 2 * i < p->end;
+    const int odd = 2 * i + 1 >= p->begin && 2 * i + 1 < p->end;
+    const int64_t left = p->dim - d;
+    if (p->dtype == ATTN_BF16) {
+        const __m512 a = load_first_16(even ? row + 2 * d : p->v, even ? left : 0);
+        const __m512 b = load_first_16(odd ? row + p->stride + 2 * d : p->v, odd ? left : 0);
+        return pair_halves(_mm512_insertf32x8(a, _mm512_castps512_ps256(b), 1));
+    }
+    return round_pairs(load_first(even ? row + 4 * d : p->v, even ? left : 0),
+                       load_first(odd ? row + p->stride + 4 * d : p->v, odd ? left : 0));
+}
+
+/* A tile for each 16 columns: [column][key]. */
+static void pack_values_amx(float *to, const attn_pack *p)
+{
+    int64_t d;
+    for (d = 0; d < p->dim; d += TILE, to += TILE_FLOATS) {
+        __m512 square[16];
+        EACH(i, 16)
+            square[i] = pair_of_keys(p, i, d);
+        transpose_avx512(square);
+        EACH(i, 16)
+            _mm512_storeu_ps(to + i * 16, square[i]);
+    }
+}
+
+/* Sums of 16 or 32 keys and lanes from `lane` on, to p->space as [keys][32]. */
+INLINE void qk_tiles(int keys, int lanes, const attn_product *p, const char *k, int lane)
+{
+    const ptrdiff_t step = p->runs->stride;
+    const float *q = p->by + lane;
+    int64_t d;
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+    for (d = 0; d < p->dim; d += 32, k += 64, q += 16 * 64) {
+        TILE_LOAD(4, k, step);
+        TILE_LOAD(6, q, ROW_BYTES);
+        TILE_DOT(0, 4, 6);
+        if (lanes == 32) {
+            TILE_LOAD(7, q + 16, ROW_BYTES);
+            TILE_DOT(1, 4, 7);
+        }
+        if (keys == 32) {
+            TILE_LOAD(5, k + 16 * step, step);
+            TILE_DOT(2, 5, 6);
+        }
+        if (keys == 32 && lanes == 32)
+            TILE_DOT(3, 5, 7);
+    }
+    TILE_STORE(0, p->space, 128);
+    if (lanes == 32)
+        TILE_STORE(1, p->space + 16, 128);
+    if (keys == 32)
+        TILE_STORE(2, p->space + 16 * 32, 128);
+    if (keys == 32 && lanes == 32)
+        TILE_STORE(3, p->space + 16 * 32 + 16, 128);
+}
+
+/* `count` keys from j on. */
+INLINE void qk_keys(const attn_product *p, int j, int count, attn_lanes lanes)
+{
+    const char *const k = *p->runs->run + j * p->runs->stride;
+    const vf factor = v_set1(p->factor);
+    int lane, i, v, width;
+    for (lane = lanes.begin; lane < lanes.end; lane += width) {
+        float *const s = p->to + j * 64 + lane;
+        width = lanes.end - lane < 32 ? 16 : 32;
+        ask_avx512(p->ahead);
+        if (count > 16 && width == 32)
+            qk_tiles(32, 32, p, k, lane);
+        else if (count > 16)
+            qk_tiles(32, 16, p, k, lane);
+        else if (width == 32)
+            qk_tiles(16, 32, p, k, lane);
+        else
+            qk_tiles(16, 16, p, k, lane);
+        for (i = 0; i < count; i++)
+            for (v = 0; v < width; v += 16)
+                v_store(s + i * 64 + v, v_mul(v_load(p->space + i * 32 + v), factor));
+    }
+}
+
+/* Whole vectors of lanes. */
+INLINE attn_lanes tile_lanes(attn_lanes lanes)
+{
+    const attn_lanes whole = { lanes.begin / 16 * 16, (lanes.end + 15) / 16 * 16 };
+    return whole;
+}
+
+static void qk_amx(const attn_product *p)
+{
+    const attn_lanes lanes = tile_lanes(p->lanes);
+    const int width = (lanes.end - lanes.begin) / 16;
+    int j, count;
+    if (width < 4)
+        clear_others_avx512(p->to, p->n, lanes.begin, width);
+    pace_avx512(p->ahead, (p->n + 31) / 32 * ((width + 1) / 2));
+    open_tiles();
+    for (j = 0; j < p->n; j += count) {
+        count = p->n - j < 32 ? p->n - j : 32;
+        count = count > 16 && count < 32 ? 16 : count;
+        qk_keys(p, j, count, lanes);
+    }
+    close_tiles();
+}
+
+/* p of the keys of packs `from` to to - 1 in pairs, behind what qk_tiles and pv_rest use of p->space;
+ * +0 stands for keys that are not of the product. */
+#define PAIRS_AT 1024
+INLINE void pack_pairs(const attn_product *p, int from, int to, attn_lanes lanes)
+{
+    int i, lane;
+    for (i = from * 16; i < to * 16; i++) {
+        const int j = 2 * i - p->first;
+        const float *const even = p->by + j * 64;
+        const int has_even = j >= 0 && j < p->n, has_odd = j + 1 >= 0 && j + 1 < p->n;
+        float *const pairs = p->space + PAIRS_AT + (i - from * 16) * 64;
+        for (lane = lanes.begin; lane < lanes.end; lane += 16)
+            v_store(pairs + lane, round_pairs(has_even ? v_load(even + lane) : v_zero(),
+                                              has_odd ? v_load(even + 64 + lane) : v_zero()));
+    }
+}
+
+/* 16 or 32 columns, of which `v` is the first pack, and lanes of o. */
+INLINE void pv_tiles(int columns, int lanes, float *o, const float *v, ptrdiff_t pack, int packs,
+                     const float *pairs)
+{
+    float *const lower = o + 16 * 64;
+    TILE_LOAD(0, o, ROW_BYTES);
+    if (lanes == 32)
+        TILE_LOAD(1, o + 16, ROW_BYTES);
+    if (columns == 32)
+        TILE_LOAD(2, lower, ROW_BYTES);
+    if (columns == 32 && lanes == 32)
+        TILE_LOAD(3, lower + 16, ROW_BYTES);
+    for (; packs > 0; packs--, v += pack, pairs += 16 * 64) {
+        TILE_LOAD(4, v, 64);
+        TILE_LOAD(6, pairs, ROW_BYTES);
+        TILE_DOT(0, 4, 6);
+        if (lanes == 32) {
+            TILE_LOAD(7, pairs + 16, ROW_BYTES);
+            TILE_DOT(1, 4, 7);
+        }
+        if (columns == 32) {
+            TILE_LOAD(5, v + TILE_FLOATS, 64);
+            TILE_DOT(2, 5, 6);
+        }
+        if (columns == 32 && lanes == 32)
+            TILE_DOT(3, 5, 7);
+    }
+    TILE_STORE(0, o, ROW_BYTES);
+    if (lanes == 32)
+        TILE_STORE(1, o + 16, ROW_BYTES);
+    if (columns == 32)
+        TILE_STORE(2, lower, ROW_BYTES);
+    if (columns == 32 && lanes == 32)
+        TILE_STORE(3, lower + 16, ROW_BYTES);
+}
+
+/* Columns of o, 16 or 32, in all lanes. */
+INLINE void pv_columns_amx(int columns, float *o, const float *v, ptrdiff_t pack, int packs,
+                           const float *pairs, attn_lanes lanes)
+{
+    int lane = lanes.begin;
+    for (; lane + 32 <= lanes.end; lane += 32)
+        pv_tiles(columns, 32, o + lane, v, pack, packs, pairs + lane);
+    if (lane < lanes.end)
+        pv_tiles(columns, 16, o + lane, v, pack, packs, pairs + lane);
+}
+
+static void pv_amx(const attn_product *p)
+{
+    const attn_lanes lanes = tile_lanes(p->lanes);
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const ptrdiff_t pack = ATTN_PANEL_FLOATS(p->dim);
+    const float *const v = p->kv + from * pack, *const pairs = p->space + PAIRS_AT;
+    const int64_t whole = p->dim / TILE * TILE, rest = p->dim - whole;
+    int64_t d = 0;
+    pack_pairs(p, from, from + packs, lanes);
+    pace_avx512(p->ahead, whole / 32 + 1);
+    open_tiles();
+    for (; d + 32 <= whole; d += 32) {
+        ask_avx512(p->ahead);
+        pv_columns_amx(32, p->to + d * 64, v + d * 16, pack, packs, pairs, lanes);
+    }
+    ask_avx512(p->ahead);
+    if (d < whole)
+        pv_columns_amx(16, p->to + d * 64, v + d * 16, pack, packs, pairs, lanes);
+    if (rest) {
+        memcpy(p->space, p->to + whole * 64, (size_t)rest * ROW_BYTES);
+        pv_columns_amx(16, p->space, v + whole * 16, pack, packs, pairs, lanes);
+        memcpy(p->to + whole * 64, p->space, (size_t)rest * ROW_BYTES);
+    }
+    close_tiles();
+}
+
+/* Bits of the numbers among 16 pairs of bf16 that are not finite. */
+INLINE unsigned strange_numbers(__m512 pairs)
+{
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(v_int(pairs), exponent), exponent);
+}
+
+/* A tile of the panel, of which numbers that are not finite become +0; whether there are any. */
+static int scrub_tile(float *to, const float *from)
+{
+    unsigned any = 0;
+    int d;
+    for (d = 0; d < TILE; d++) {
+        const __m512 x = v_load(from + d * 16);
+        const unsigned strange = strange_numbers(x);
+        any |= strange;
+        _mm512_storeu_si512(to + d * 16, _mm512_maskz_mov_epi16(~strange, v_int(x)));
+    }
+    return any != 0;
+}
+
+/* Column d of key k of a tile of the panel, in every lane. */
+INLINE vf number_of(const float *tile, int64_t d, int k)
+{
+    uint16_t x;
+    memcpy(&x, (const uint16_t *)(const void *)tile + d * ATTN_PANEL_KEYS + k, sizeof x);
+    return v_float(_mm512_set1_epi32((int)((uint32_t)x << 16)));
+}
+
+/* What scrub_tile left out of 16 columns, for the keys of a product from `key` on. */
+static void add_strange(const attn_product *p, float *o, const float *tile, int key,
+                        int64_t columns)
+{
+    int64_t d;
+    int k, v;
+    for (d = 0; d < columns; d++)
+        for (k = 0; k < ATTN_PANEL_KEYS; k++) {
+            const int j = key + k - p->first;
+            const vf x = number_of(tile, d, k);
+            if (!(strange_numbers(v_load(tile + d * 16)) >> k & 1) || j < 0 || j >= p->n)
+                continue;
+            for (v = 0; v < 64; v += 16) {
+                const vf weight = v_load(p->by + j * 64 + v), sum = v_load(o + d * 64 + v);
+                v_store(o + d * 64 + v, v_dead(weight, sum, v_fma(x, weight, sum)));
+            }
+        }
+}
+
+/* Rare: numbers that are not finite come behind the others, one by one, and the others in the order of
+ * pv. 16 columns are at work at a time. */
+static void pv_select_amx(const attn_product *p)
+{
+    const attn_lanes lanes = tile_lanes(p->lanes);
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const float *const pairs = p->space + PAIRS_AT;
+    float *const o = p->space, tile[TILE_FLOATS];
+    int64_t d;
+    int i;
+    pack_pairs(p, from, from + packs, lanes);
+    for (d = 0; d < p->dim; d += TILE) {
+        const int64_t columns = p->dim - d < TILE ? p->dim - d : TILE;
+        const float *const v = p->kv + from * ATTN_PANEL_FLOATS(p->dim) + d * 16;
+        int any = 0;
+        memcpy(o, p->to + d * 64, (size_t)columns * ROW_BYTES);
+        open_tiles();
+        for (i = 0; i < packs; i++) {
+            any |= scrub_tile(tile, v + i * ATTN_PANEL_FLOATS(p->dim));
+            pv_columns_amx(16, o, tile, 0, 1, pairs + i * 16 * 64, lanes);
+        }
+        close_tiles();
+        for (i = 0; i < packs && any; i++)
+            add_strange(p, o, v + i * ATTN_PANEL_FLOATS(p->dim), (from + i) * ATTN_PANEL_KEYS,
+                        columns);
+        memcpy(p->to + d * 64, o, (size_t)columns * ROW_BYTES);
+    }
+}
+
+/* Its own kernels, and those of the set of f32. */
+#define OWN_pack 0, pack_amx
+#define OWN_qk 0, qk_amx
+#define OWN_pv 0, pv_amx
+#define OWN_pv_select 0, pv_select_amx
+#define SECOND_(first, second, ...) second
+#define SECOND(...) SECOND_(__VA_ARGS__, )
+#define TILE_ENTRY(result, kernel, parameters, arguments)                                          \
+    .kernel = SECOND(OWN_##kernel, kernel##_avx512),
+static const attn_kernels kernels_avx512_amx = { .abi = ATTN_KERNEL_ABI,
+                                                 .rows = 64,
+                                                 .name = "avx512_amx",
+                                                 .pack_values = pack_values_amx,
+                                                 ATTN_SET_KERNELS(TILE_ENTRY) };
+#endif
+
 #if defined __clang__
 #pragma clang attribute pop
 #else
@@ -293,6 +695,13 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
 {
     return attn_cpu_features() & ATTN_CPU_AVX512 ? &kernels_avx512_narrow : NULL;
 }
+
+#ifdef HAS_TILES
+ATTN_API const attn_kernels *attn_kernels_avx512_amx(void)
+{
+    return attn_cpu_permits_tiles() ? &kernels_avx512_amx : NULL;
+}
+#endif
 #else
 ATTN_API const attn_kernels *attn_kernels_avx512(void)
 {
@@ -300,6 +709,13 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void)
 }
 
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
+{
+    return NULL;
+}
+#endif
+
+#ifndef HAS_TILES
+ATTN_API const attn_kernels *attn_kernels_avx512_amx(void)
 {
     return NULL;
 }

@@ -240,6 +240,30 @@ static int is_wanted(const test_group *group, char *const *names, int count)
     return count == 0 && group->runs != RUN_IF_NAMED;
 }
 
+static void run_set(char *const *names, int count)
+{
+    if (T.only != NULL && strcmp(T.only, T.kernels) != 0)
+        return;
+    for (int g = 0; g < GROUP_COUNT; g++)
+        if ((groups[g].runs == RUN_ROUNDED_TOO || (groups[g].runs == RUN_EACH_SET && !T.fast)) &&
+            is_wanted(&groups[g], names, count))
+            run_group(&groups[g]);
+}
+
+static void run_rounded(char *const *names, int count)
+{
+    const attn_kernels *set = test_rounding_set();
+    if (set == NULL || T.backend != NULL) {
+        printf("p.fast: no kernel set of this CPU rounds, nothing to run with it\n");
+        return;
+    }
+    T.kernels = attn_kernels_name(set);
+    T.fast = 1;
+    T.best = 0;
+    run_set(names, count);
+    T.fast = 0;
+}
+
 /* Groups that do not depend on the kernel set, then the others for each set. */
 static void run_groups(char *const *names, int count)
 {
@@ -247,17 +271,15 @@ static void run_groups(char *const *names, int count)
     T.kernels = NULL;
     T.best = 1;
     for (int g = 0; g < GROUP_COUNT; g++)
-        if (groups[g].runs != RUN_EACH_SET && is_wanted(&groups[g], names, count))
+        if ((groups[g].runs == RUN_ONCE || groups[g].runs == RUN_IF_NAMED) &&
+            is_wanted(&groups[g], names, count))
             run_group(&groups[g]);
     for (int i = 0; (set = attn_kernels_get(i)) != NULL && (i == 0 || T.backend == NULL); i++) {
         T.kernels = attn_kernels_name(set);
         T.best = i == 0 || T.only != NULL;
-        if (T.only != NULL && strcmp(T.only, T.kernels) != 0)
-            continue;
-        for (int g = 0; g < GROUP_COUNT; g++)
-            if (groups[g].runs == RUN_EACH_SET && is_wanted(&groups[g], names, count))
-                run_group(&groups[g]);
+        run_set(names, count);
     }
+    run_rounded(names, count);
 }
 
 static void print_first_line(void)

@@ -29,7 +29,7 @@ typedef struct bench_options {
     const char *tuning;             /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     const char *baseline; /* an older JSON file to compare with; NULL = none */
-    int causal, backward, integer, quick, phases, wide, list, help;
+    int causal, backward, integer, fast, quick, phases, wide, list, help;
     int ranks;         /* 0 = the preset's */
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */

@@ -158,8 +158,8 @@ static const char *misleading(const bench_options *o, const case_list *list)
         fixed |= list->cases[i].fixed;
     if (fixed & FIXED_MASK && (o->mask || o->causal || o->segments))
         return o->mask ? "--mask" : o->causal ? "--causal" : "--segments";
-    if (fixed & FIXED_STORAGE && (o->dtype || o->types || o->integer))
-        return o->dtype ? "--dtype" : o->types ? "--types" : "--integer";
+    if (fixed & FIXED_STORAGE && (o->dtype || o->types || o->integer || o->fast))
+        return o->dtype ? "--dtype" : o->types ? "--types" : o->integer ? "--integer" : "--fast";
     if (fixed & FIXED_PASS && (o->backward || o->gemms))
         return o->backward ? "--backward" : "--gemms";
     return fixed & FIXED_LAYOUT && o->layout ? "--layout" : NULL;
@@ -211,6 +211,7 @@ static int apply_storage(const bench_options *o, bench_case *c)
                         "q4_0 and i8, not",
                         o->types);
     c->integer |= o->integer;
+    c->fast |= o->fast;
     return !c->integer || case_k_dtype(c) >= ATTN_Q8_0 ||
            complain("--integer needs K in q8_0, q5_0, q4_0 or i8 (--types), not",
                     case_dtype_name(case_k_dtype(c)));

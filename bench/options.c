@@ -73,6 +73,8 @@ static const struct {
       "storage of k and v: f32 f16 bf16 e4m3 e5m2 q8_0 q5_0 q4_0 i8 (as --dtype)" },
     { "--integer", FLAG, AT(integer), CASES | LIST, "",
       "scores of q8_0, q5_0, q4_0 and i8 keys in whole numbers (p.integer)" },
+    { "--fast", FLAG, AT(fast), CASES | LIST, "",
+      "products of numbers rounded to bf16, where this CPU has units (p.fast)" },
     { "--layout", WORD, AT(layout), CASES | LIST, " bhsd|bshd",
       "order of batch, seq, head, dim in memory (bhsd)" },
     { "--threads", THREADS, AT(threads), CASES | LIST | INFO, " N",

@@ -230,6 +230,7 @@ static void say_options(const bench_options *o)
         { "dtype", o->dtype ? case_dtype_name(o->dtype - 1) : NULL },
         { "K, V", o->types },
         { "scores", o->integer ? "in whole numbers" : NULL },
+        { "products", o->fast ? "of rounded numbers (fast)" : NULL },
         { "layout", o->layout ? case_layout_name((case_layout)(o->layout - 1)) : NULL },
         { "pass", o->backward ? "backward" : NULL },
         { "gemms", o->gemms == 1 ? "5"

@@ -127,6 +127,8 @@ typedef struct key_tile {
     /* The first copied_from rows of K and of V are not copied, and those behind them are. */
     int copied_from[2];
     float *copy[2];
+    /* The same of the keys as kernels that round take them: rows of K, and the panel of V. */
+    int rounded_from[2];
     /* The slot's row tiles hold the rows of this item; -1 means none (split items). */
     int64_t item;
     /* asked is a key: the row tile that comes to it first asks for what comes after. */

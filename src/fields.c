@@ -139,6 +139,8 @@ static const call_field call_fields[] = {
     { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
+    { VALUE(fast, F_INT, BY_PART | BY_FINISH, ANY),
+      .instead = "its bits are of attn_forward alone" },
     { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
     { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "visibility.c"
+#include "rounded.c"
 
 static void apply_softcap(tile *t, float *s, int64_t j0, int n)
 {
@@ -208,6 +209,10 @@ static void tile_logits(tile *t, float *s, int64_t j0, int n, int class, int sta
         kernels->qk_units(&product);
         if (has_scales(p->k.dtype) && !scales_queries(p))
             scale_logits(t, s, j0, n);
+    } else if (kernels->pack_values) {
+        product.space = space_of(t);
+        runs = rounded_keys(t, j0, n, t->operand_runs);
+        kernels->qk(&product);
     } else {
         product.kv = key_rows(t, KEYS, j0, n, lanes, &product.stride);
         kernels->qk(&product);

@@ -73,7 +73,43 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
 
 static int has_copies(const plan *pl)
 {
-    return pl->pitch[KEYS] || pl->pitch[VALUES];
+    return pl->pitch[KEYS] || pl->pitch[VALUES] || pl->kernels->pack_values;
+}
+
+/* query_floats counts the floats of a packed query. */
+static int64_t query_floats(const problem *pr, const plan *pl)
+{
+    const int64_t dim = pr->p.head_dim;
+    if (!pl->kernels->pack_values)
+        return dim;
+    return pr->p.integer ? max64(dim, ATTN_ROUNDED(dim) / 2) : ATTN_ROUNDED(dim) / 2;
+}
+
+/* rounded_pitch counts the floats between rows of K for kernels that round. */
+static int64_t rounded_pitch(const problem *pr)
+{
+    return pitch_of(ATTN_ROUNDED(pr->p.head_dim) / 2);
+}
+
+/* Kernels that round have rows of K before pl->copy[KEYS], then the panel of V, whose packs may begin before a
+ * tile, and then their room. panel_place and space_place count the floats before the latter two. */
+static int64_t panel_place(const problem *pr, const plan *pl)
+{
+    return times(pl->keys + 15, rounded_pitch(pr));
+}
+
+static int64_t space_place(const problem *pr, const plan *pl)
+{
+    const int64_t packs = ceil_div(pl->keys, ATTN_PANEL_KEYS) + 1;
+    return plus(panel_place(pr, pl), times(packs, ATTN_PANEL_FLOATS(pr->p.head_dim_v)));
+}
+
+/* rounded_floats counts the floats of all three. */
+static int64_t rounded_floats(const problem *pr, const plan *pl)
+{
+    if (!pl->kernels->pack_values)
+        return 0;
+    return plus(space_place(pr, pl), ATTN_SPACE(pl->rows, pl->keys));
 }
 
 static void plan_row_tile(const problem *pr, plan *pl)
@@ -82,7 +118,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
-    pl->qt = pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
+    pl->qt = pl->qt_units = place(&at, times(pl->rows, query_floats(pr, pl)), sizeof(float));
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
@@ -114,6 +150,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->alive = place(&at, rows * ALIVE_WORDS(keys), sizeof(uint32_t));
     pl->operand_runs = place(&at, run_count, sizeof(const char *));
     pl->ahead_runs = place(&at, run_count, sizeof(const char *));
+    place(&at, rounded_floats(pr, pl), sizeof(float));
     pl->copy[KEYS] = place(&at, times(keys, pl->pitch[KEYS]), sizeof(float));
     pl->copy[VALUES] = place(&at, times(keys, pl->pitch[VALUES]), sizeof(float));
     pl->matrix = place(&at, own_matrix ? pl->matrix_floats : 0, sizeof(float));
@@ -249,7 +286,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below &&
+        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;

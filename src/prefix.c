@@ -29,6 +29,7 @@ static const char *never_shared(const problem *pr)
     } rules[] = {
         { pr->impl == ATTN_IMPL_NAIVE, "naive takes one head of one batch entry at a time" },
         { p->batch < 2, "batch is below 2" },
+        { p->kernels->pack_values != NULL, "the kernels round, so that bits would depend on it" },
         { p->cu_seqlens_q != NULL, "cu_seqlens_q is given" },
         { p->part.rows || p->part.keys, "the call is a part" },
         { bias_active(p), "the bias may differ by batch entry" },

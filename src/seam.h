@@ -112,7 +112,21 @@ typedef struct attn_product {
     attn_lanes lanes;
     attn_ahead *ahead;   /* NULL = nothing */
     const float *scales; /* [dim / 32][rows], for whole numbers */
+    int first;           /* P V of a set that rounds: which key of the panel at kv is the first; */
+    float *space;        /* room of such a set, ATTN_SPACE(rows, keys) floats */
 } attn_product;
+
+/* A set that rounds (attn_kernels.pack_values) multiplies bf16, with sums in f32. What `pack` gives it
+ * is a form of its own, of ATTN_ROUNDED(head_dim) / 2 floats a row, and qk reads p->runs: one run of
+ * rows of bf16, of which each has ATTN_ROUNDED(head_dim) numbers, +0 behind the last. Up to 15 rows
+ * behind them may be read, too, unless n is a multiple of 16. pv reads a panel of V at p->kv, which
+ * pack_values makes for each ATTN_PANEL_KEYS keys. A NaN or an infinity in V at a key of the panel that
+ * is not of the product may make o NaN, but pv_select leaves such keys out. Subnormal numbers count as
+ * 0. */
+#define ATTN_PANEL_KEYS 32
+#define ATTN_ROUNDED(dim) (((dim) + 31) / 32 * 32)
+#define ATTN_PANEL_FLOATS(dim_v) (((dim_v) + 15) / 16 * 16 * (ATTN_PANEL_KEYS / 2))
+#define ATTN_SPACE(rows, keys) ((rows) * (ATTN_ROUNDED((keys) + 31) / 2) + 1024)
 
 /* Rows of a tile, and what each pair of a key and a row stands for. */
 typedef struct attn_term {
@@ -121,6 +135,15 @@ typedef struct attn_term {
     attn_lanes lanes;
     int begin, end; /* the keys that count; of the others x is ATTN_DEAD, they may be left out */
 } attn_term;
+
+/* Rows begin to end - 1 of ATTN_PANEL_KEYS rows of V, f32 or bf16; the others are +0. */
+typedef struct attn_pack {
+    const char *v; /* row `begin`; the others are `stride` bytes apart behind it */
+    ptrdiff_t stride;
+    int dtype;
+    int begin, end;
+    int64_t dim;
+} attn_pack;
 
 /* Products over the rows of some tiles, which gradients need. Strides are whole cache lines. */
 typedef struct attn_outer {
@@ -169,7 +192,12 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
+
+/* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
+ * stacks of signal handlers that are too small for what it saves, 11 KB. */
+ATTN_API int attn_cpu_permits_tiles(void);
 
 /* The sets of the attn_simd_*.c files: the table, or NULL where this CPU cannot run it. Compile
  * attn.c with ATTN_SIMD_AVX2, ATTN_SIMD_AVX512, ... for those that are linked, and attn_kernels_get
@@ -179,6 +207,9 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 
+/* Products by tiles of AMX, and all else as avx512: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
+
 /* The same with fewer rows in a tile, for decoding and other short calls. */
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
@@ -187,7 +218,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
-#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X)
+#define ATTN_KERNELS(X) ATTN_SET_KERNELS(X) ATTN_FEW_KERNELS(X) ATTN_ROUNDED_KERNELS(X)
 
 /* Those that every set has. */
 #define ATTN_SET_KERNELS(X)                                                                         \
@@ -293,6 +324,11 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, qk_runs, (const attn_product *p), (p))                                                 \
     X(void, qk_units_runs, (const attn_product *p), (p))                                           \
     X(void, pv_runs, (const attn_product *p), (p))
+
+/* Those of a set that rounds, NULL in the others. */
+#define ATTN_ROUNDED_KERNELS(X)                                                                    \
+    /* ATTN_PANEL_FLOATS(dim) floats of a panel. */                                                \
+    X(void, pack_values, (float *to, const attn_pack *p), (to, p))
 
 #define ATTN_KERNEL_MEMBER(result, name, parameters, arguments) result(*name) parameters;
 struct attn_kernels {

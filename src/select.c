@@ -7,6 +7,9 @@
 #include "kernels.c"
 
 #define CPU_KNOWN 1u /* This bit says that the word has been written. */
+/* What the operating system answered; neither bit is set before it is asked. */
+#define TILES_PERMITTED (1u << 30)
+#define TILES_REFUSED (1u << 31)
 
 #if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
 #ifdef __i386__
@@ -24,13 +27,14 @@ static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
 }
 
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
- * AVX, 5 to 7 for AVX-512. */
+ * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
 static unsigned detect_cpu(void)
 {
     /* The bits are FMA, OSXSAVE, AVX and F16C. */
     const unsigned basis = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
+    const unsigned tiles = 1u << 22 | 1u << 24, rounding = 1u << 5, tile_state = 0x60000;
     unsigned r[4], low, high, found = CPU_KNOWN;
     cpuid(0, 0, r);
     if (r[0] < 7)
@@ -45,9 +49,12 @@ static unsigned detect_cpu(void)
         found |= ATTN_CPU_AVX2;
     if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
         found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
+    if (found & ATTN_CPU_AVX512 && (low & tile_state) == tile_state && (r[3] & tiles) == tiles)
+        found |= ATTN_CPU_TILES;
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+        found &= r[0] & rounding ? ~0u : ~ATTN_CPU_TILES;
     }
     return found;
 }
@@ -83,6 +90,36 @@ ATTN_API unsigned attn_cpu_features(void)
     return features;
 }
 
+#if defined __GNUC__ && defined __x86_64__ && defined __linux__ && !defined __ILP32__
+/* arch_prctl(ARCH_REQ_XCOMP_PERM, 18), where 18 is the data of tiles. */
+static int ask_for_tiles(void)
+{
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+}
+#else
+static int ask_for_tiles(void)
+{
+    return 0;
+}
+#endif
+
+/* Threads that ask at once get one answer; a thread that only just finds out what the CPU can do may
+ * write the word behind them, and then the next call asks again. */
+ATTN_API int attn_cpu_permits_tiles(void)
+{
+    unsigned features = attn_cpu_features();
+    if (features & ATTN_CPU_TILES && !(features & (TILES_PERMITTED | TILES_REFUSED))) {
+        features |= ask_for_tiles() ? TILES_PERMITTED : TILES_REFUSED;
+        STORE_WORD(&cpu_features, features);
+    }
+    return (features & TILES_PERMITTED) != 0;
+}
+
 #ifdef FMA_SECOND_BUILD
 static const attn_kernels *get_portable_fma(void)
 {
@@ -112,55 +149,60 @@ static const struct kernel_source {
     const attn_kernels *(*get)(void);
     int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
     int native; /* Zero means that it is for another kind of CPU. */
+    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0, ON_X86 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86, 0 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0 },
+    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1 },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0, ON_X86 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86, 0 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0, ON_ARM64 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64, 0 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0, 1 },
+    { "portable_fma", get_portable_fma, 0, 1, 0 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0, ON_X86 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86, 0 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0 },
 #endif
-    { "portable", get_portable, 0, 1 },
+    { "portable", get_portable, 0, 1, 0 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
 {
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources) && index >= 0; i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
+        const attn_kernels *kernels = kernel_sources[i].rounds ? NULL : kernel_sources[i].get();
         if (kernels && index-- == 0)
             return kernels;
     }
     return NULL;
 }
 
-/* best_kernels gives the best set for `rows` rows: the first that runs, or its narrow form. */
-static const attn_kernels *best_kernels(int64_t rows)
+/* best_kernels gives the best set for `rows` rows: the first that runs, its narrow form, or where
+ * `fast` is set its form that rounds. Few rows gain nothing by that. */
+static const attn_kernels *best_kernels(int64_t rows, int fast)
 {
     const attn_kernels *best = NULL;
     int i;
     for (i = 0; i < COUNT_OF(kernel_sources); i++) {
-        const attn_kernels *kernels = kernel_sources[i].get();
-        if (!kernels)
+        const struct kernel_source *source = &kernel_sources[i];
+        const attn_kernels *kernels;
+        if (source->rounds && !fast) /* Nobody is asked for what is not needed. */
             continue;
-        if (!best)
-            best = kernels;
-        else if (kernel_sources[i].narrow && rows <= kernels->rows)
-            return kernels;
-        else
+        if (best && !source->rounds && !source->narrow)
             break;
+        kernels = source->get();
+        if (kernels && source->narrow && rows <= kernels->rows)
+            return kernels;
+        if (kernels && !source->narrow)
+            best = kernels;
     }
     return best;
 }
@@ -170,7 +212,7 @@ static void put_missing_kernels(text *why)
 {
     int i, count = 0;
     for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (kernel_sources[i].native && !kernel_sources[i].get()) {
+        if (kernel_sources[i].native && !kernel_sources[i].rounds && !kernel_sources[i].get()) {
             put(why, count++ ? ", " : "; kernels ");
             put(why, kernel_sources[i].name);
         }
@@ -180,11 +222,11 @@ static void put_missing_kernels(text *why)
 
 static const attn_kernels *find_kernels(const char *name, size_t length)
 {
-    const attn_kernels *kernels;
-    int i = 0;
-    while ((kernels = attn_kernels_get(i)) != NULL && !same_word(kernels->name, name, length))
-        i++;
-    return kernels;
+    int i;
+    for (i = 0; i < COUNT_OF(kernel_sources); i++)
+        if (same_word(kernel_sources[i].name, name, length))
+            return kernel_sources[i].get();
+    return NULL;
 }
 
 ATTN_API const attn_kernels *attn_kernels_find(const char *name)

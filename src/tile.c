@@ -274,6 +274,7 @@ static void open_keys(tile *t, int64_t j0, int n)
     t->keys->j0 = j0;
     t->keys->n = n;
     t->keys->copied_from[KEYS] = t->keys->copied_from[VALUES] = n;
+    t->keys->rounded_from[KEYS] = t->keys->rounded_from[VALUES] = n;
 }
 
 /* are_few tells whether the kernels take another way for these few lanes (attn_kernels.few). */

@@ -28,7 +28,10 @@ static void add_products(tile *t, float *o, const float *probabilities, int64_t 
         kernels->pv_runs(&p);
         return;
     }
-    p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
+    if (kernels->pack_values)
+        value_panel(t, j0, &p);
+    else
+        p.kv = key_rows(t, VALUES, j0, n, lanes, &p.stride);
     if (is_dead(t->dead))
         kernels->pv_select(&p);
     else

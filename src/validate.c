@@ -473,6 +473,9 @@ static attn_status check_interfaces(const attn_params *p, text *why)
         (p->kernels->rows < 4 || p->kernels->rows > ATTN_KERNEL_MAX_ROWS || p->kernels->rows % 4))
         return bad_field(why, ATTN_ERR_ARG, "kernels->rows", p->kernels->rows,
                          " must be a multiple of 4 from 4 to 64");
+    if (p->kernels && p->kernels->pack_values && !p->fast)
+        return bad(why, ATTN_ERR_ARG,
+                   "kernels round what they multiply to bf16, which fast must allow");
     if (p->backend && p->backend->abi != ATTN_KERNEL_ABI)
         return bad_field(why, ATTN_ERR_ARG, "backend->abi", p->backend->abi,
                          " is not that of this library (ATTN_KERNEL_ABI)");

@@ -230,6 +230,8 @@ static const bits_case bits_cases[] = {
       .units = BITS_I8, .rotated = 1, .shift = 2 },
     { "i8-whole-logits", 2, 1, 9, 70, 32, .scaled = BITS_BY_KEY, .units = BITS_I8,
       .logits = BITS_LOGITS_RAW },
+    { "i8-whole-recent", 2, 1, 9, 200, 64, .scaled = BITS_BY_CHANNEL, .units = BITS_I8,
+      .recent = 70, .causal = 1, .shift = 2 },
 };
 
 /* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126

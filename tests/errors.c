@@ -560,6 +560,11 @@ static int never_called(void *user, const attn_rect *at)
     return ATTN_TILE_FULL;
 }
 
+static void pack_nothing(float *to, const attn_pack *p)
+{
+    (void)to, (void)p;
+}
+
 static void check_combinations(void)
 {
     static const int wrong_rows[] = { -4, 0, 6, 68 };
@@ -585,6 +590,10 @@ static void check_combinations(void)
                  wrong_rows[i]);
         expect(words, &p, ATTN_ERR_ARG, words);
     }
+    strange_kernels.rows = 16;
+    strange_kernels.pack_values = pack_nothing;
+    expect("kernels that round", &p, ATTN_ERR_ARG,
+           "kernels round what they multiply to bf16, which fast must allow");
     p = right_call(PLAIN);
     memset(&strange_backend, 0, sizeof strange_backend);
     strange_backend.abi = ATTN_KERNEL_ABI + 1;

@@ -273,6 +273,7 @@ static void set_modifiers(attn_params *p)
     p->sinks = rng_chance(10) ? sinks : NULL;
     p->softmax1 = p->sinks == NULL && rng_chance(10);
     p->dropout_p = rng_chance(10) ? 0.5f : 0;
+    p->fast = rng_chance(20);
 }
 
 static int plain_loop(void *user, int64_t n, attn_task_fn task, void *arg)
@@ -403,7 +404,7 @@ static const size_t int_fields[] = {
     AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
     AT(part.keys),    AT(part.continued), AT(layout),           AT(integer),
-    AT(recent.k.dtype),
+    AT(recent.k.dtype), AT(fast),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {

@@ -114,6 +114,7 @@ static const golden_hash golden[] = {
     { "i8-whole-ragged", UINT64_C(0x77c788d547f41994), UINT64_C(0x529d8a560ed53c70) },
     { "i8-whole-channels", UINT64_C(0xdad5cfb49e0130a8), UINT64_C(0x4154616ce2b3a33e) },
     { "i8-whole-logits", UINT64_C(0x879dabd2d1dbfab9), UINT64_C(0xf79304eea18aff24) },
+    { "i8-whole-recent", UINT64_C(0x9cb940ae5c2a9a55), UINT64_C(0x49b4e57724818f83) },
 };
 
 static const golden_gradient golden_gradients[] = {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static const double unit = 1.0 / 16777216.0; /* u of binary32 */
+static const double bf16_unit = 65536.0;     /* u of bf16, in u of binary32 */
 
 /* ---- storage ------------------------------------------------------------------------------- */
 
@@ -532,6 +533,8 @@ static double logit_of(const attn_params *p, int64_t b, int64_t h, int64_t i, in
 {
     double logit = raw_logit(p, b, h, i, j, magnitude), size;
     size = 2 * *magnitude + 3 * fabs(logit);
+    if (p->fast)
+        size += 2 * bf16_unit * *magnitude;
     if (stage >= ATTN_LOGITS_SOFTCAP && p->softcap != 0) {
         const double t = tanh(logit / (double)p->softcap);
         logit = t * (double)p->softcap;
@@ -711,7 +714,7 @@ static void row_column(const attn_params *p, int64_t b, int64_t h, int64_t d, co
     }
     if (s->strict != NULL)
         out->o_strict[d] = o_strict;
-    sums = 6 + likely_chain(p, out->alive);
+    sums = 6 + likely_chain(p, out->alive) + (p->fast ? 2 * bf16_unit : 0);
     if (out->o != NULL)
         out->o[d] = o;
     if (out->o_abs != NULL)

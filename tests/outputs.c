@@ -468,7 +468,7 @@ static const struct {
     { "ALiBi slopes", check_slopes, 50 },
 };
 
-TEST_GROUP(outputs, RUN_EACH_SET, "lse, logits, partial states, storage types, empty rows")
+TEST_GROUP(outputs, RUN_ROUNDED_TOO, "lse, logits, partial states, storage types, empty rows")
 {
     for (size_t n = 0; n < sizeof checks / sizeof *checks; n++)
         for (int round = 0; round < checks[n].rounds; round++)

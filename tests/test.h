@@ -34,6 +34,7 @@ typedef struct test_options {
     int impl;                    /* --impl, an attn_impl; ATTN_IMPL_DEFAULT = not given */
     int storage;                 /* --storage, an attn_dtype; ATTN_F32 = not given */
     int force_redo;              /* --redo */
+    int fast;                    /* under test is the set that p.fast allows */
     const char *device;          /* the word after --impl that asks for one; NULL = none */
     const attn_backend *backend; /* --impl opencl...: runs every call that names none */
     int exact;             /* what runs promises the bits of docs/canon.md: CPU, --impl opencl */
@@ -47,7 +48,11 @@ typedef struct test_options {
 } test_options;
 extern test_options T;
 
-enum { RUN_ONCE, RUN_EACH_SET, RUN_IF_NAMED }; /* each set: once for each kernel set */
+/* The kernel set that p.fast allows here; NULL = none. */
+const attn_kernels *test_rounding_set(void);
+
+/* Each set: once for each kernel set; rounded: those, and once for that which p.fast allows here. */
+enum { RUN_ONCE, RUN_EACH_SET, RUN_ROUNDED_TOO, RUN_IF_NAMED };
 
 /* Begins a line, and ends one: see the Makefile. */
 #define TEST_GROUP(name, runs, what)                                                               \

@@ -88,6 +88,7 @@ typedef struct bench_case {
     int dtype;
     case_keys keys;
     int integer; /* scores of quantised keys in whole numbers: p.integer */
+    int fast;    /* products of numbers rounded to bf16, where the CPU has units: p.fast */
     int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
     case_dilated dilated;
     int pattern_anew; /* index of what takes part, or cells of a mask: in every call */

@@ -37,6 +37,7 @@
     TEXT(k_dtype, HIDDEN)                                                                          \
     TEXT(v_dtype, HIDDEN)                                                                          \
     INT(integer, HIDDEN) /* 1: scores in whole numbers */                                          \
+    INT(fast, HIDDEN)    /* 1: products of rounded numbers were allowed */                         \
     INT(page_size, HIDDEN)                                                                         \
     INT(shared_keys, HIDDEN) /* that the call was told of */                                       \
     INT(batch, HIDDEN)                                                                             \

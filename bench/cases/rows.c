@@ -246,6 +246,7 @@ static const struct field {
     { "dtype", AT(dtype), 0, 0, &dtypes, NULL },
     { "types", 0, 0, 0, NULL, set_types },
     { "scores", AT(integer), 0, 0, &scores, NULL },
+    { "fast", AT(fast), 0, 0, NULL, NULL },
     { "keys", 0, 0, 0, NULL, set_place },
     { "shared", AT(keys.shared), 0, 1, NULL, NULL },
     { "layout", AT(layout), 0, 0, &layouts, NULL },

@@ -110,6 +110,7 @@ static int same_case(const char *old, const bench_result *r)
     int same =
         json_number(old, "threads") == (double)r->threads &&
         (json_member(old, "integer") ? json_number(old, "integer") : 0) == (double)r->integer &&
+        (json_member(old, "fast") ? json_number(old, "fast") : 0) == (double)r->fast &&
         (!pass || !strcmp(pass, r->pass));
     for (int i = 0; same && i < NUM_KEYS; i++) {
         const char *const text = json_text(old, text_keys[i]);

@@ -37,6 +37,7 @@ void run_describe(const bench_context *x, const bench_case *c, const bench_path 
     r->k_dtype = case_dtype_name(case_k_dtype(c));
     r->v_dtype = case_dtype_name(case_v_dtype(c));
     r->integer = c->integer;
+    r->fast = c->fast;
     r->page_size = c->keys.page_size;
     r->shares = c->shares;
     r->layout = case_layout_name(mask_layout(c));
@@ -151,6 +152,7 @@ int run_set_params(bench_context *x, bench_run *run, bench_result *r)
     p->head_dim_v = c->head_dim_v;
     p->naive_whole = c->naive_whole;
     p->integer = c->integer;
+    p->fast = c->fast;
     p->q.dtype = p->o.dtype = c->dtype;
     p->k.dtype = c->appends ? c->dtype : case_k_dtype(c); /* what is appended is yet to be stored */
     p->v.dtype = c->appends ? c->dtype : case_v_dtype(c);
