@@ -1237,16 +1237,16 @@ INLINE vf isa(of_unit)(int dtype, const char *unit, int64_t number)
     static const uint32_t lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const int64_t half = number / UNIT_HALF, at = number % UNIT_HALF;
     const vf by = v_scale(unit);
-    isa(wholes) x, lane;
+    isa(wholes) x, shift;
     uint32_t upper;
     if (dtype == ATTN_Q8_0)
         return v_mul(v_i8((const int8_t *)unit + 2 + number), by);
     x = (isa(wholes))i_bytes(unit + LOWER(dtype) + at) >> (uint32_t)(4 * half);
     if (dtype == ATTN_Q4_0)
         return v_four((vi)x, by);
-    memcpy(&lane, lanes, sizeof lane);
+    memcpy(&shift, lanes, sizeof shift);
     upper = (uint32_t)(uint16_t)load_half(unit + 2 + 2 * half) << 4 >> at;
-    x = (x & 15) | (upper >> lane & 16);
+    x = (x & 15) | (upper >> shift & 16);
     return v_five((vi)x, by);
 }
 

@@ -413,11 +413,11 @@ static void pack_values_amx(float *to, const attn_pack *p)
     }
 }
 
-/* Sums of 16 or 32 keys and lanes from `lane` on, to p->space as [keys][32]. */
-INLINE void qk_tiles(int keys, int lanes, const attn_product *p, const char *k, int lane)
+/* Sums of 16 or 32 keys and lanes from `at` on, to p->space as [keys][32]. */
+INLINE void qk_tiles(int keys, int lanes, const attn_product *p, const char *k, int at)
 {
     const ptrdiff_t step = p->runs->stride;
-    const float *q = p->by + lane;
+    const float *q = p->by + at;
     int64_t d;
     TILE_ZERO(0);
     TILE_ZERO(1);
@@ -452,19 +452,19 @@ INLINE void qk_keys(const attn_product *p, int j, int count, attn_lanes lanes)
 {
     const char *const k = *p->runs->run + j * p->runs->stride;
     const vf factor = v_set1(p->factor);
-    int lane, i, v, width;
-    for (lane = lanes.begin; lane < lanes.end; lane += width) {
-        float *const s = p->to + j * 64 + lane;
-        width = lanes.end - lane < 32 ? 16 : 32;
+    int at, i, v, width;
+    for (at = lanes.begin; at < lanes.end; at += width) {
+        float *const s = p->to + j * 64 + at;
+        width = lanes.end - at < 32 ? 16 : 32;
         ask_avx512(p->ahead);
         if (count > 16 && width == 32)
-            qk_tiles(32, 32, p, k, lane);
+            qk_tiles(32, 32, p, k, at);
         else if (count > 16)
-            qk_tiles(32, 16, p, k, lane);
+            qk_tiles(32, 16, p, k, at);
         else if (width == 32)
-            qk_tiles(16, 32, p, k, lane);
+            qk_tiles(16, 32, p, k, at);
         else
-            qk_tiles(16, 16, p, k, lane);
+            qk_tiles(16, 16, p, k, at);
         for (i = 0; i < count; i++)
             for (v = 0; v < width; v += 16)
                 v_store(s + i * 64 + v, v_mul(v_load(p->space + i * 32 + v), factor));
@@ -500,15 +500,15 @@ static void qk_amx(const attn_product *p)
 #define PAIRS_AT 1024
 INLINE void pack_pairs(const attn_product *p, int from, int to, attn_lanes lanes)
 {
-    int i, lane;
+    int i, at;
     for (i = from * 16; i < to * 16; i++) {
         const int j = 2 * i - p->first;
         const float *const even = p->by + j * 64;
         const int has_even = j >= 0 && j < p->n, has_odd = j + 1 >= 0 && j + 1 < p->n;
         float *const pairs = p->space + PAIRS_AT + (i - from * 16) * 64;
-        for (lane = lanes.begin; lane < lanes.end; lane += 16)
-            v_store(pairs + lane, round_pairs(has_even ? v_load(even + lane) : v_zero(),
-                                              has_odd ? v_load(even + 64 + lane) : v_zero()));
+        for (at = lanes.begin; at < lanes.end; at += 16)
+            v_store(pairs + at, round_pairs(has_even ? v_load(even + at) : v_zero(),
+                                            has_odd ? v_load(even + 64 + at) : v_zero()));
     }
 }
 
@@ -552,11 +552,11 @@ INLINE void pv_tiles(int columns, int lanes, float *o, const float *v, ptrdiff_t
 INLINE void pv_columns_amx(int columns, float *o, const float *v, ptrdiff_t pack, int packs,
                            const float *pairs, attn_lanes lanes)
 {
-    int lane = lanes.begin;
-    for (; lane + 32 <= lanes.end; lane += 32)
-        pv_tiles(columns, 32, o + lane, v, pack, packs, pairs + lane);
-    if (lane < lanes.end)
-        pv_tiles(columns, 16, o + lane, v, pack, packs, pairs + lane);
+    int at = lanes.begin;
+    for (; at + 32 <= lanes.end; at += 32)
+        pv_tiles(columns, 32, o + at, v, pack, packs, pairs + at);
+    if (at < lanes.end)
+        pv_tiles(columns, 16, o + at, v, pack, packs, pairs + at);
 }
 
 static void pv_amx(const attn_product *p)
@@ -608,15 +608,15 @@ static int scrub_tile(float *to, const float *from)
 }
 
 /* Column d of key k of a tile of the panel, in every lane. */
-INLINE vf number_of(const float *tile, int64_t d, int k)
+INLINE vf number_of(const float *square, int64_t d, int k)
 {
     uint16_t x;
-    memcpy(&x, (const uint16_t *)(const void *)tile + d * ATTN_PANEL_KEYS + k, sizeof x);
+    memcpy(&x, (const uint16_t *)(const void *)square + d * ATTN_PANEL_KEYS + k, sizeof x);
     return v_float(_mm512_set1_epi32((int)((uint32_t)x << 16)));
 }
 
 /* What scrub_tile left out of 16 columns, for the keys of a product from `key` on. */
-static void add_strange(const attn_product *p, float *o, const float *tile, int key,
+static void add_strange(const attn_product *p, float *o, const float *square, int key,
                         int64_t columns)
 {
     int64_t d;
@@ -624,8 +624,8 @@ static void add_strange(const attn_product *p, float *o, const float *tile, int 
     for (d = 0; d < columns; d++)
         for (k = 0; k < ATTN_PANEL_KEYS; k++) {
             const int j = key + k - p->first;
-            const vf x = number_of(tile, d, k);
-            if (!(strange_numbers(v_load(tile + d * 16)) >> k & 1) || j < 0 || j >= p->n)
+            const vf x = number_of(square, d, k);
+            if (!(strange_numbers(v_load(square + d * 16)) >> k & 1) || j < 0 || j >= p->n)
                 continue;
             for (v = 0; v < 64; v += 16) {
                 const vf weight = v_load(p->by + j * 64 + v), sum = v_load(o + d * 64 + v);
@@ -642,7 +642,7 @@ static void pv_select_amx(const attn_product *p)
     const int from = p->first / ATTN_PANEL_KEYS;
     const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
     const float *const pairs = p->space + PAIRS_AT;
-    float *const o = p->space, tile[TILE_FLOATS];
+    float *const o = p->space, square[TILE_FLOATS];
     int64_t d;
     int i;
     pack_pairs(p, from, from + packs, lanes);
@@ -653,8 +653,8 @@ static void pv_select_amx(const attn_product *p)
         memcpy(o, p->to + d * 64, (size_t)columns * ROW_BYTES);
         open_tiles();
         for (i = 0; i < packs; i++) {
-            any |= scrub_tile(tile, v + i * ATTN_PANEL_FLOATS(p->dim));
-            pv_columns_amx(16, o, tile, 0, 1, pairs + i * 16 * 64, lanes);
+            any |= scrub_tile(square, v + i * ATTN_PANEL_FLOATS(p->dim));
+            pv_columns_amx(16, o, square, 0, 1, pairs + i * 16 * 64, lanes);
         }
         close_tiles();
         for (i = 0; i < packs && any; i++)

@@ -398,12 +398,12 @@ static const size_t wide_fields[] = {
     AT(recent.ring),     AT(recent.num_entries),
 };
 static const size_t int_fields[] = {
-    AT(q.dtype),      AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
-    AT(lse.dtype),    AT(stats.dtype),    AT(bias.dtype),       AT(alignment),
-    AT(causal),       AT(window),         AT(softmax1),         AT(partial),
-    AT(logits.stage), AT(impl),           AT(naive_whole),      AT(tile_keys),
-    AT(force_redo),   AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
-    AT(part.keys),    AT(part.continued), AT(layout),           AT(integer),
+    AT(q.dtype),        AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
+    AT(lse.dtype),      AT(stats.dtype),    AT(bias.dtype),       AT(alignment),
+    AT(causal),         AT(window),         AT(softmax1),         AT(partial),
+    AT(logits.stage),   AT(impl),           AT(naive_whole),      AT(tile_keys),
+    AT(force_redo),     AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
+    AT(part.keys),      AT(part.continued), AT(layout),           AT(integer),
     AT(recent.k.dtype), AT(fast),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };

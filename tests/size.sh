@@ -80,8 +80,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 192000
-    judge clang 247500
+    judge gcc 191500
+    judge clang 246500
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
