@@ -272,14 +272,14 @@ typedef enum attn_status {
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
- * every type, unless attn_params.integer is set. */
+ * every type, unless attn_params.integer or attn_params.fast is set. */
 typedef enum attn_dtype {
     ATTN_F32 = 0,  /* float */
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
     /* Only K and V may have these, in forward calls of every level and in caches; attn_convert converts
-     * them. Gradients and devices refuse them. */
+     * them. Gradients refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
@@ -503,7 +503,8 @@ typedef struct attn_rows {
  *
  * k and v are rings [entries, num_heads_kv, ring, head_dim], or [entries, ring, num_heads_kv, head_dim]
  * by p.layout: key j of sequence b lies in entry entries[b], row n(j) % ring. The ring must hold all
- * keys that the rows of the call read from it, so it has at least keys + seq_len_q - 1 rows. */
+ * keys that the rows of the call read from it: keys + seq_len_q - 1 rows are enough, and so are as many
+ * as there are keys. */
 typedef struct attn_recent {
     int64_t keys; /* keys up to its own that a row reads from here; 0 means off */
     int64_t ring; /* rows of an entry, at least 1 */
@@ -645,16 +646,17 @@ typedef struct attn_params {
     float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
     /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
      * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
-     * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
-     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
+     * with those of K, which must be q8_0, q5_0, q4_0 or i8; with i8, head_dim must be a multiple of 32,
+     * and all channels or all keys of a head must share k_scales. Scores lose the accuracy of that
+     * rounding; P V is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
      * it. 0 means off. */
     int integer;
     /* Nonzero lets products be of numbers rounded to bf16, q, K, p and V, with sums in f32, where the CPU
      * has units for that: AMX on x86 with Linux, for calls of more than 16 rows a kv head. All else is
      * computed as without. Results then are not those of other machines (docs/numerics.md). Calls
      * without such a unit are computed as ever; attn_explain tells the kernels. With `integer` only
-     * P V is rounded so. Levels and devices refuse it, as far as they do not compute by calls of
-     * attn_forward. 0 means off. */
+     * P V is rounded so. Calls over caches and parts take it; gradients, the other levels and devices
+     * refuse it. The first call with it asks Linux for AMX, for the whole process. 0 means off. */
     int fast;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
      * O are rotated back. States are rotated back by attn_state_finish. Gradients refuse it. 0 means
@@ -1169,7 +1171,7 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype; with units
+    /* Storage of all layers, each of k and v in its own type, any but ATTN_I8; with units
      * of 32, head_dim and all strides are multiples of 32. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
@@ -1184,9 +1186,8 @@ typedef struct attn_cache {
      * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
      * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
-    /* Keys up to its own that a row reads as they were before they were rounded to the types of k and v,
-     * but turned, centered and rotated: quantised history then costs little of what a text says last. A
-     * row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
+    /* How many keys, its own and those before it, a row reads unrounded, though turned, centered and
+     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
      * that every key is read as stored. */
     int64_t recent;
     /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes
@@ -1357,13 +1358,14 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
  *   page size, capacity and byte order. A load refuses a snapshot that differs in num_layers,
- *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, ring or window_left, in the
+ *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, recent, recent_dtype, ring or window_left, in the
  *   rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
  * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
- *   Each sequence follows: its begin, end and overwritten_below, then for each layer its rows in blocks
- *   of up to 64 numbers, which end before a multiple of 64: K and then V as [head, row, dim]. The head,
- *   the three numbers of a sequence, and each block end with a hash of everything so far. The first
- *   eight bytes name the format and its version: attn_cache_load takes only its own.
+ *   Each sequence follows: its begin, end and overwritten_below, with recent keys also recent_begin, then
+ *   for each layer its rows in blocks of up to 64 numbers, which end before a multiple of 64: K and then V
+ *   as [head, row, dim], and behind them the recent rows. The head, the numbers of a sequence, and each
+ *   block end with a hash of everything so far. The first eight bytes name the format and its version:
+ *   attnsnp1, or attnrec1 with recent keys.
  * Damage. The hash finds every change within one word of eight bytes, and misses about one in 2^64 of
  *   other damages. It is no signature: whoever can write a file can make one that loads. What such a
  *   file says is checked all the same, before anything is done with it.
@@ -1588,10 +1590,10 @@ struct attn_gradient_call {
  * Order. Batch entries come one after the other, and the keys of each come in ascending order. A
  *   tile ends where n(j) is a multiple of tile_keys. A tile that lengths, causal, window, chunked
  *   and prefix hide from every row is not fetched.
- * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows and
- *   part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count, which may be any; data and strides
- *   are not used. shared_keys and backend change nothing.
+ * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows,
+ *   recent, k_scales, v_scales, fast and part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
+ *   the whole call. Of k and v only the storage types count, which may be any but ATTN_I8; data and
+ *   strides are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
  *   asks for the tile again, or the caller gives up. After a failure of parallel_for every later
@@ -1803,7 +1805,7 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and of any type that attn_forward takes, integer, rotated, k_centered, o, lse, stats, q_len,
+ *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
  *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
  *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
  *   bf16, and none of integer, rotated and k_centered.
@@ -1952,7 +1954,7 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
  *   gradients, dq (f32), and the gradients of a part.
- * Storage. K and V may have any type that attn_forward takes, and travel in it, so that q8_0 sends a
+ * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
  * Overlap. The exchange of the next shard begins before the computation with the present one and

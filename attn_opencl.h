@@ -12,8 +12,8 @@
  *     attn_opencl_close(gpu);
  *     free(gpu);
  *
- * What runs. A device takes every call but those with callbacks (score, mask) and those that its
- *   memory cannot hold. A call that it refuses runs on the CPU; attn_explain says why, and p.log
+ * What runs. A device takes every call but those with callbacks (score, mask), i8, p.fast or p.recent, and
+ *   those that its memory cannot hold. A call that it refuses runs on the CPU; attn_explain says why, and p.log
  *   hears it. A call with arrays in call.buffers, or with an event, cannot run on the CPU and ends
  *   with ATTN_ERR_UNSUPPORTED. A call that the driver fails ends with ATTN_ERR_CALLBACK, and p.log
  *   hears why. p.impl = ATTN_IMPL_NAIVE runs the textbook on the device for attn_forward, and on

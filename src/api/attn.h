@@ -192,14 +192,14 @@ typedef enum attn_status {
  * --------------------------------------------------------------------------------------------- */
 
 /* An attn_dtype says how numbers are stored, in the machine's byte order. Arithmetic is in f32 for
- * every type, unless attn_params.integer is set. */
+ * every type, unless attn_params.integer or attn_params.fast is set. */
 typedef enum attn_dtype {
     ATTN_F32 = 0,  /* float */
     ATTN_F16 = 1,  /* uint16_t with the bits of IEEE binary16 */
     ATTN_BF16 = 2, /* uint16_t with the bits of bfloat16, the upper half of a float */
 
     /* Only K and V may have these, in forward calls of every level and in caches; attn_convert converts
-     * them. Gradients and devices refuse them. */
+     * them. Gradients refuse them. */
     ATTN_E4M3 = 3, /* uint8_t with the bits of an OCP 8-bit float: at most 448, no infinity */
     ATTN_E5M2 = 4, /* uint8_t with the upper half of an f16 */
 
@@ -423,7 +423,8 @@ typedef struct attn_rows {
  *
  * k and v are rings [entries, num_heads_kv, ring, head_dim], or [entries, ring, num_heads_kv, head_dim]
  * by p.layout: key j of sequence b lies in entry entries[b], row n(j) % ring. The ring must hold all
- * keys that the rows of the call read from it, so it has at least keys + seq_len_q - 1 rows. */
+ * keys that the rows of the call read from it: keys + seq_len_q - 1 rows are enough, and so are as many
+ * as there are keys. */
 typedef struct attn_recent {
     int64_t keys; /* keys up to its own that a row reads from here; 0 means off */
     int64_t ring; /* rows of an entry, at least 1 */
@@ -565,16 +566,17 @@ typedef struct attn_params {
     float scale;        /* factor on q.k, finite even times log2(e); 0 means 1/sqrt(head_dim) */
     /* Nonzero computes q.k in whole numbers: each 32 elements of a query are rounded to whole numbers
      * from -127 to 127, ties to even, times an f32 scale, their largest magnitude / 127, and multiplied
-     * with those of K, which must be q8_0, q5_0 or q4_0. Scores lose the accuracy of that rounding; P V
-     * is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
+     * with those of K, which must be q8_0, q5_0, q4_0 or i8; with i8, head_dim must be a multiple of 32,
+     * and all channels or all keys of a head must share k_scales. Scores lose the accuracy of that
+     * rounding; P V is as without. A NaN or infinity among the 32 makes every score of the row NaN. Gradients refuse
      * it. 0 means off. */
     int integer;
     /* Nonzero lets products be of numbers rounded to bf16, q, K, p and V, with sums in f32, where the CPU
      * has units for that: AMX on x86 with Linux, for calls of more than 16 rows a kv head. All else is
      * computed as without. Results then are not those of other machines (docs/numerics.md). Calls
      * without such a unit are computed as ever; attn_explain tells the kernels. With `integer` only
-     * P V is rounded so. Levels and devices refuse it, as far as they do not compute by calls of
-     * attn_forward. 0 means off. */
+     * P V is rounded so. Calls over caches and parts take it; gradients, the other levels and devices
+     * refuse it. The first call with it asks Linux for AMX, for the whole process. 0 means off. */
     int fast;
     /* Sum of ATTN_ROTATED_K, whereupon rows of q are rotated, too, and ATTN_ROTATED_V, whereupon rows of
      * O are rotated back. States are rotated back by attn_state_finish. Gradients refuse it. 0 means

@@ -70,7 +70,7 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type, which may be any attn_dtype; with units
+    /* Storage of all layers, each of k and v in its own type, any but ATTN_I8; with units
      * of 32, head_dim and all strides are multiples of 32. NULL data puts it into the memory of
      * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
@@ -85,9 +85,8 @@ typedef struct attn_cache {
      * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
      * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
-    /* Keys up to its own that a row reads as they were before they were rounded to the types of k and v,
-     * but turned, centered and rotated: quantised history then costs little of what a text says last. A
-     * row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
+    /* How many keys, its own and those before it, a row reads unrounded, though turned, centered and
+     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
      * that every key is read as stored. */
     int64_t recent;
     /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes

@@ -35,7 +35,7 @@
  *   and needs memory in proportion to the length. It refuses stats, which attn_lse_merge does not
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
- *   strides and of any type that attn_forward takes, integer, rotated, k_centered, o, lse, stats, q_len,
+ *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
  *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
  *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
  *   bf16, and none of integer, rotated and k_centered.

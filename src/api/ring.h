@@ -43,7 +43,7 @@
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
  *   gradients, dq (f32), and the gradients of a part.
- * Storage. K and V may have any type that attn_forward takes, and travel in it, so that q8_0 sends a
+ * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
  * Overlap. The exchange of the next shard begins before the computation with the present one and
