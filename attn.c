@@ -5747,17 +5747,22 @@ static attn_status check_tensors(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
- * from it. */
+/* check_held wants the ring of a sequence to hold what the first row that reads from it, which reads the
+ * oldest, needs. */
 COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
                                    const sequence *s, text *why)
 {
     const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
     const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
-    int64_t lo, hi, first;
-    visible_range(ranges, p, s, s->row_from + s->offset, &lo, &hi);
-    first = s->key_base + min64(max64(lo, recent_from(p, s->row_from + s->offset)), s->kv_len);
-    if (s->row_from == s->row_to || begin <= first)
+    int64_t row = s->row_from, lo, hi, first = 0;
+    for (; row < s->row_to; row++) {
+        visible_range(ranges, p, s, row + s->offset, &lo, &hi);
+        first = max64(lo, recent_from(p, row + s->offset));
+        if (first < hi)
+            break;
+    }
+    first += s->key_base;
+    if (row == s->row_to || begin <= first)
         return ATTN_OK;
     return bad_numbers(why, ATTN_ERR_ARG,
                        "recent: the first row of sequence b (#) reads keys n from # on, but the "
@@ -8682,21 +8687,21 @@ static void naive_softmax(tile *t, const naive_tile *n)
     t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
 }
 
-/* 4. o = P V */
+/* 4. o = P V. Tiles end where n(j) is a multiple of their length, as packs of kernels that round do. */
 static float *naive_values(tile *t, const naive_tile *n)
 {
     const int64_t rows = t->pl->rows, keys = t->pl->keys;
     const attn_lanes all = { 0, t->pl->rows };
     float *state = begin_state(t);
-    int64_t j;
+    int64_t j, count;
     memcpy(state, n->m, (size_t)rows * sizeof *state);
     memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
-    for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += keys) {
-        const int count = (int)min64(keys, t->s.kv_len - j);
+    for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += count) {
+        count = min64(keys - (t->s.key_base + j) % keys, t->s.kv_len - j);
         if (t->pr->drop_below)
-            drop_keys(t, n->logits + j * rows, j, count);
-        open_keys(t, j, count);
-        add_products(t, state_o(t, state), n->logits + j * rows, j, count, all, NULL);
+            drop_keys(t, n->logits + j * rows, j, (int)count);
+        open_keys(t, j, (int)count);
+        add_products(t, state_o(t, state), n->logits + j * rows, j, (int)count, all, NULL);
     }
     return state;
 }

@@ -60,21 +60,21 @@ static void naive_softmax(tile *t, const naive_tile *n)
     t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
 }
 
-/* 4. o = P V */
+/* 4. o = P V. Tiles end where n(j) is a multiple of their length, as packs of kernels that round do. */
 static float *naive_values(tile *t, const naive_tile *n)
 {
     const int64_t rows = t->pl->rows, keys = t->pl->keys;
     const attn_lanes all = { 0, t->pl->rows };
     float *state = begin_state(t);
-    int64_t j;
+    int64_t j, count;
     memcpy(state, n->m, (size_t)rows * sizeof *state);
     memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
-    for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += keys) {
-        const int count = (int)min64(keys, t->s.kv_len - j);
+    for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += count) {
+        count = min64(keys - (t->s.key_base + j) % keys, t->s.kv_len - j);
         if (t->pr->drop_below)
-            drop_keys(t, n->logits + j * rows, j, count);
-        open_keys(t, j, count);
-        add_products(t, state_o(t, state), n->logits + j * rows, j, count, all, NULL);
+            drop_keys(t, n->logits + j * rows, j, (int)count);
+        open_keys(t, j, (int)count);
+        add_products(t, state_o(t, state), n->logits + j * rows, j, (int)count, all, NULL);
     }
     return state;
 }

@@ -342,17 +342,22 @@ static attn_status check_tensors(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-/* check_held wants the ring of a sequence to hold what its first row, which reads the oldest, reads
- * from it. */
+/* check_held wants the ring of a sequence to hold what the first row that reads from it, which reads the
+ * oldest, needs. */
 COLD static attn_status check_held(const attn_params *p, const range_list *ranges,
                                    const sequence *s, text *why)
 {
     const int64_t end = s->key_base + s->kv_len, last = end - p->recent.ring;
     const int64_t begin = p->recent.begin ? max64(p->recent.begin[s->b], last) : last;
-    int64_t lo, hi, first;
-    visible_range(ranges, p, s, s->row_from + s->offset, &lo, &hi);
-    first = s->key_base + min64(max64(lo, recent_from(p, s->row_from + s->offset)), s->kv_len);
-    if (s->row_from == s->row_to || begin <= first)
+    int64_t row = s->row_from, lo, hi, first = 0;
+    for (; row < s->row_to; row++) {
+        visible_range(ranges, p, s, row + s->offset, &lo, &hi);
+        first = max64(lo, recent_from(p, row + s->offset));
+        if (first < hi)
+            break;
+    }
+    first += s->key_base;
+    if (row == s->row_to || begin <= first)
         return ATTN_OK;
     return bad_numbers(why, ATTN_ERR_ARG,
                        "recent: the first row of sequence b (#) reads keys n from # on, but the "

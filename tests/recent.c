@@ -487,6 +487,7 @@ static void check_misuse(int round)
     static float numbers[64 * 40], o[64 * 8];
     static const int64_t begin[] = { 30 };
     static const int32_t entries[] = { 2 };
+    static const int32_t before[] = { -20 }, across[] = { -2 };
     attn_params good = { .batch = 1,
                          .num_heads_q = 1,
                          .seq_len_q = 4,
@@ -518,6 +519,15 @@ static void check_misuse(int round)
     p.window = ATTN_WINDOW;
     p.window_left = 6;
     CHECK(test_run(&p) == ATTN_OK, "a window hides what is not there");
+    p = good;
+    p.recent.ring = 10;
+    p.alignment = ATTN_ALIGN_OFFSET;
+    p.q_offset = before;
+    CHECK(test_run(&p) == ATTN_OK, "rows before the first key read nothing");
+    p.q_offset = across;
+    expect(&p, ATTN_ERR_ARG,
+           "recent: the first row of sequence b (0) reads keys n from 0 on, but the ring, of 10 "
+           "rows, has those from 30 on");
     p = good;
     p.recent.ring = 0;
     expect(&p, ATTN_ERR_ARG,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# stack.sh - the stack that a call takes stays below 5 KiB, that of a ring below 6.25 KiB,
+# stack.sh - the stack that a call takes stays below 5 KiB, that of a ring below 6.5 KiB,
 # whatever compiler builds the library.
 # SPDX-License-Identifier: MIT
 set -u
