@@ -243,6 +243,7 @@ static void refuses(const attn_opencl_info *info, const attn_params *p, const ch
 static void check_refusals(void)
 {
     const attn_opencl_info small = device_of(4, 16, 0), usual = device_of(4, 32, 0);
+    attn_opencl_info narrow = usual;
     attn_params p = shape_of(1, 2, 2, 100, 100, 64);
     attn_opencl_plan_info plan;
     if (!begin_case("plans that are refused"))
@@ -271,12 +272,13 @@ static void check_refusals(void)
     p = shape_of(1, 2, 2, 0, 100, 64);
     CHECK(attn_opencl_plan(&usual, &p, &plan) == ATTN_OK && plan.runs && !plan.forward,
           "no rows, but a kernel");
-    p = shape_of(1, 2, 2, 100, 100, 64);
-    p = shape_of(1, 8, 8, 1 << 20, 1, 64);
+    p = shape_of(1, 2, 2, 8192, 1, 64); /* q and o take 2 MiB each, rotated rows in f32 4 */
+    p.q.dtype = p.o.dtype = ATTN_F16;
+    narrow.allocation_bytes = 3 << 20;
     p.rotated = ATTN_ROTATED_V;
-    refuses(&usual, &p, "rotated or rounded rows exceed an array of the device");
+    refuses(&narrow, &p, "rotated or rounded rows exceed an array of the device");
     p.rotated = ATTN_ROTATED_K;
-    refuses(&usual, &p, "rotated or rounded rows exceed an array of the device");
+    refuses(&narrow, &p, "rotated or rounded rows exceed an array of the device");
     p = shape_of(1, 2, 2, 100, 100, 64);
     p.stats.data = p.o.data;
     p.o.data = NULL;
