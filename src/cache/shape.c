@@ -186,6 +186,7 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
 #define NO_SCALES                                                                                  \
     " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
     "number"
+
 static attn_status check_recent_fields(const attn_cache *c, text *why)
 {
     if (!c->recent && (c->recent_rows || c->recent_dtype))
