@@ -763,10 +763,11 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F, DQ and BW */
-/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd of 64-bit ARM. */
+/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd and I8MM of 64-bit ARM. */
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_I8MM 128u
 #define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
@@ -2541,15 +2542,24 @@ static unsigned detect_cpu(void)
 #elif defined __aarch64__ && defined __linux__
 #include <sys/auxv.h>
 
-/* Bit 20 is HWCAP_ASIMDDP. */
+/* HWCAP_ASIMDDP is bit 20, and HWCAP2_I8MM bit 13. */
 static unsigned detect_cpu(void)
 {
-    return CPU_KNOWN | (getauxval(AT_HWCAP) >> 20 & 1 ? ATTN_CPU_DOTS_ARM : 0);
+    const unsigned long dots = 1ul << 20, i8mm = 1ul << 13;
+    return CPU_KNOWN | (getauxval(AT_HWCAP) & dots ? ATTN_CPU_DOTS_ARM : 0) |
+           (getauxval(AT_HWCAP2) & i8mm ? ATTN_CPU_I8MM : 0);
 }
-#elif defined __ARM_FEATURE_DOTPROD /* compilers for Apple's CPUs define it */
+#elif defined __aarch64__ && defined __APPLE__
+#include <sys/sysctl.h>
+
+/* Every such CPU has DotProd, and systems that know no name of I8MM run on CPUs without it. */
 static unsigned detect_cpu(void)
 {
-    return CPU_KNOWN | ATTN_CPU_DOTS_ARM;
+    int i8mm = 0;
+    size_t size = sizeof i8mm;
+    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, NULL, 0))
+        i8mm = 0;
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM | (i8mm ? ATTN_CPU_I8MM : 0);
 }
 #else
 static unsigned detect_cpu(void)

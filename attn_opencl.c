@@ -448,10 +448,11 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F, DQ and BW */
-/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd of 64-bit ARM. */
+/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd and I8MM of 64-bit ARM. */
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_I8MM 128u
 #define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 

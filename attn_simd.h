@@ -43,6 +43,9 @@
  *                  the other way round
  *   i_turn(x)      turns them
  *   TARGET_1       what functions with i_dot are declared with, nothing if not defined
+ *   HAS_MATRICES   whether this CPU multiplies matrices of bytes; 0, without what follows, if not defined:
+ *   i_matrices(width, nv, q, rows, unit, sums)   all sums of a unit of four keys, sums[i * nv + v] of key i
+ *                  and vector v of `width`; q has 8 words of `rows` lanes.  TARGET_2  as TARGET_1
  *   i_sum(sum, k, q)  on every CPU: sum + the products of parts of k and q
  *   i_bytes(p)     VL bytes, without signs, as words: for few rows
  *   v_four(x, y)   the numbers of the lower 4 bits of words, less 8, times y;  v_five(x, y)  of the lower 5
@@ -253,10 +256,11 @@ typedef struct attn_drop {
 /* What the CPU can do and the operating system saves the registers for; 0 where unknown. */
 #define ATTN_CPU_AVX2 2u   /* AVX2, FMA and F16C */
 #define ATTN_CPU_AVX512 4u /* AVX-512 F, DQ and BW */
-/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd of 64-bit ARM. */
+/* Products of bytes besides: AVX-512 VNNI, AVX-VNNI, and DotProd and I8MM of 64-bit ARM. */
 #define ATTN_CPU_DOTS_512 8u
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
+#define ATTN_CPU_I8MM 128u
 #define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
@@ -1853,6 +1857,10 @@ static void isa(pack)(float *qt, const float *const *q, int64_t head_dim)
 #define WORDS(dots) ((dots) ? 8 : 8 * I_PARTS)
 #define TURNS(dots) ((dots) && I_TURNED != 0)
 #define I_DOT(dots, sum, k, q) ((dots) ? i_dot(sum, k, q) : i_sum(sum, k, q))
+#ifndef HAS_MATRICES
+#define HAS_MATRICES 0
+#define i_matrices(width, nv, q, rows, unit, sums) ((void)(sums)) /* never called */
+#endif
 
 /* [head_dim / 4][rows] of bytes become twice as many words. The last come first, as they move up. */
 static void isa(split_words)(float *x, int64_t head_dim)
@@ -1957,8 +1965,11 @@ INLINE void isa(unit_sums)(int dots, int width, const isa(units) * q, const char
             sums[i][v] = i_floats(sum[i][v]);
 }
 
+/* How units are multiplied: by parts of words, by words, or as matrices. */
+#define BY_MATRICES 2
+
 /* The logits of four keys in `width` vectors of lanes. */
-INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const char *const *row,
+INLINE void isa(unit_rows)(int way, int width, const attn_product *p, const char *const *row,
                            int first, float *s)
 {
     vf chain[UNIT_KEYS][NV], sums[UNIT_KEYS][NV];
@@ -1970,8 +1981,11 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
             chain[i][v] = v_zero();
     }
     for (u = 0; u < p->dim / UNIT_NUMBERS; u++) {
-        const isa(units) q = isa(units_of)(dots, p, u, first);
-        isa(unit_sums)(dots, width, &q, unit, sums);
+        const isa(units) q = isa(units_of)(way, p, u, first);
+        if (way == BY_MATRICES)
+            i_matrices(width, NV, q.words, ROWS, unit, *sums);
+        else
+            isa(unit_sums)(way, width, &q, unit, sums);
         EACH(i, UNIT_KEYS) {
             const vf scale = v_scale(unit[i]);
             EACH(v, width)
@@ -1986,30 +2000,36 @@ INLINE void isa(unit_rows)(int dots, int width, const attn_product *p, const cha
 }
 
 /* Each a function of its own: its loop has all registers. */
-#define TARGET_OF(dots) SIMD_JOIN(TARGET, dots)
+#define TARGET_OF(way) SIMD_JOIN(TARGET, way)
 #define TARGET_0
 #ifndef TARGET_1
 #define TARGET_1
 #endif
-#define UNIT_ROWS(name, dots, width)                                                               \
-    TARGET_OF(dots)                                                                                \
+#ifndef TARGET_2
+#define TARGET_2
+#endif
+#define UNIT_ROWS(name, way, width)                                                                \
+    TARGET_OF(way)                                                                                 \
     OUTLINE void isa(name)(const attn_product *p, const char *const *row, int first, float *s)     \
     {                                                                                              \
-        isa(unit_rows)(dots, width, p, row, first, s);                                             \
+        isa(unit_rows)(way, width, p, row, first, s);                                              \
     }
 UNIT_ROWS(any_one, 0, 1)
 UNIT_ROWS(any_all, 0, NV)
 UNIT_ROWS(dots_one, 1, 1)
 UNIT_ROWS(dots_all, 1, NV)
+UNIT_ROWS(matrices_one, 2, 1)
+UNIT_ROWS(matrices_all, 2, NV)
+#define UNIT_ROWS_BY(name) (whole ? isa(name##_all) : isa(name##_one))
 
 /* Behind the last key comes the first of the four again, and its logits go nowhere. */
 INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, int n)
 {
     const int whole = p->lanes.begin < VL && p->lanes.end > ROWS - VL, step = whole ? ROWS : VL;
     void (*const one)(const attn_product *, const char *const *, int, float *) =
-        HAS_DOTS ? whole ? isa(dots_all) : isa(dots_one)
-        : whole ? isa(any_all)
-                 : isa(any_one);
+        HAS_MATRICES ? UNIT_ROWS_BY(matrices)
+        : HAS_DOTS   ? UNIT_ROWS_BY(dots)
+                     : UNIT_ROWS_BY(any);
     int j, first;
     for (j = 0; j < n; j += UNIT_KEYS) {
         float rest[UNIT_KEYS * ROWS];

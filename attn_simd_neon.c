@@ -77,6 +77,22 @@
 #define TARGET_1 __attribute__((target("arch=armv8.2-a+dotprod")))
 #endif
 #endif
+/* gcc 9 knows no I8MM, and older assemblers may not, either. */
+#if DOT_PRODUCTS && (defined __clang__ ? __clang_major__ >= 13 : __GNUC__ >= 10)
+#ifndef HAS_MATRICES
+#define HAS_MATRICES (attn_cpu_features() & ATTN_CPU_I8MM)
+#endif
+#define i_matrices(width, nv, q, rows, unit, sums) matrices_neon(width, nv, q, rows, unit, sums)
+#if defined __ARM_FEATURE_MATMUL_INT8
+#define TARGET_2
+#elif defined __clang__
+#define TARGET_2 __attribute__((target("i8mm")))
+#else
+#define TARGET_2 __attribute__((target("arch=armv8.2-a+i8mm")))
+#endif
+#else
+#undef HAS_MATRICES
+#endif
 #define vi uint32x4_t
 #define i_load(p) v_int(v_load(p))
 #define i_set1(p) v_int(vld1q_dup_f32(p))
@@ -130,6 +146,53 @@ INLINE uint32x4_t dot_neon(uint32x4_t sum, uint32x4_t k, uint32x4_t q)
 {
     __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(k), "w"(q));
     return sum;
+}
+#endif
+
+#ifdef HAS_MATRICES
+/* The sums of two keys and two lanes, row by row: 8 bytes each of 2 keys times 8 bytes each of 2 lanes. */
+INLINE uint32x4_t smmla_neon(uint32x4_t sum, uint64x2_t k, uint32x4_t q)
+{
+    __asm__("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(k), "w"(q));
+    return sum;
+}
+
+/* 8 bytes of two lanes are two words of each. Those of a key's lanes come together again at the end. */
+INLINE void matrices_neon(int width, int nv, const float *q, int rows, const char *const *unit,
+                          float32x4_t *sums)
+{
+    uint32x4_t sum[2][4][2]; /* pairs of keys, vectors, pairs of lanes */
+    int at;
+    EACH(i, 2)
+        EACH(v, width)
+            EACH(h, 2)
+                sum[i][v][h] = vdupq_n_u32(0);
+    ROLLED
+    for (at = 2; at < 34; at += 16, q += 4 * rows) {
+        uint64x2_t key[4];
+        EACH(i, 4)
+            key[i] = vreinterpretq_u64_u8(vld1q_u8((const uint8_t *)unit[i] + at));
+        EACH(t, 2)
+            EACH(v, width) {
+                const float *const words = q + 2 * t * rows + 4 * v;
+                const uint32x4_t even = v_int(v_load(words)), odd = v_int(v_load(words + rows));
+                EACH(h, 2) {
+                    const uint32x4_t lanes = h ? vzip2q_u32(even, odd) : vzip1q_u32(even, odd);
+                    EACH(i, 2) {
+                        const uint64x2_t a = key[2 * i], b = key[2 * i + 1];
+                        const uint64x2_t keys = t ? vzip2q_u64(a, b) : vzip1q_u64(a, b);
+                        sum[i][v][h] = smmla_neon(sum[i][v][h], keys, lanes);
+                    }
+                }
+            }
+    }
+    EACH(i, 4)
+        EACH(v, width) {
+            const uint64x2_t low = vreinterpretq_u64_u32(sum[i / 2][v][0]);
+            const uint64x2_t high = vreinterpretq_u64_u32(sum[i / 2][v][1]);
+            const uint64x2_t row = i % 2 ? vzip2q_u64(low, high) : vzip1q_u64(low, high);
+            sums[i * nv + v] = vcvtq_f32_s32(vreinterpretq_s32_u64(row));
+        }
 }
 #endif
 

@@ -61,15 +61,24 @@ static unsigned detect_cpu(void)
 #elif defined __aarch64__ && defined __linux__
 #include <sys/auxv.h>
 
-/* Bit 20 is HWCAP_ASIMDDP. */
+/* HWCAP_ASIMDDP is bit 20, and HWCAP2_I8MM bit 13. */
 static unsigned detect_cpu(void)
 {
-    return CPU_KNOWN | (getauxval(AT_HWCAP) >> 20 & 1 ? ATTN_CPU_DOTS_ARM : 0);
+    const unsigned long dots = 1ul << 20, i8mm = 1ul << 13;
+    return CPU_KNOWN | (getauxval(AT_HWCAP) & dots ? ATTN_CPU_DOTS_ARM : 0) |
+           (getauxval(AT_HWCAP2) & i8mm ? ATTN_CPU_I8MM : 0);
 }
-#elif defined __ARM_FEATURE_DOTPROD /* compilers for Apple's CPUs define it */
+#elif defined __aarch64__ && defined __APPLE__
+#include <sys/sysctl.h>
+
+/* Every such CPU has DotProd, and systems that know no name of I8MM run on CPUs without it. */
 static unsigned detect_cpu(void)
 {
-    return CPU_KNOWN | ATTN_CPU_DOTS_ARM;
+    int i8mm = 0;
+    size_t size = sizeof i8mm;
+    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, NULL, 0))
+        i8mm = 0;
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM | (i8mm ? ATTN_CPU_I8MM : 0);
 }
 #else
 static unsigned detect_cpu(void)
