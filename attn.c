@@ -2749,8 +2749,8 @@ typedef struct row_scales {
 } row_scales;
 
 /* load_block loads numbers i to i+n-1 of a row. */
-static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row, int64_t i,
-                       int64_t n, row_scales by)
+static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row,
+                       int64_t i, int64_t n, row_scales by)
 {
     if (has_scales(dtype))
         kernels->widen_i8(to, (const int8_t *)row + i, by.at + i * by.step, by.step, n);
@@ -12774,7 +12774,8 @@ static int64_t hash_scales(const attn_cache *c, int side)
     for (layer = 0; layer < c->num_layers; layer++) {
         const attn_scales x = scales_of_layer(c, side, layer);
         for (i = 0; i < c->num_heads_kv * dim && x.data; i++)
-            hash = hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
+            hash =
+                hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
     }
     return (int64_t)hash;
 }

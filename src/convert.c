@@ -21,8 +21,8 @@ typedef struct row_scales {
 } row_scales;
 
 /* load_block loads numbers i to i+n-1 of a row. */
-static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row, int64_t i,
-                       int64_t n, row_scales by)
+static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row,
+                       int64_t i, int64_t n, row_scales by)
 {
     if (has_scales(dtype))
         kernels->widen_i8(to, (const int8_t *)row + i, by.at + i * by.step, by.step, n);

@@ -268,8 +268,10 @@ static uint64_t hash_of_scales(const attn_scales *x, int dim)
     for (int layer = 0; layer < LAYERS && x->data != NULL; layer++)
         for (int h = 0; h < HEADS; h++)
             for (int d = 0; d < dim; d++)
-                hash = mixed(hash, float_bits(x->data[layer * x->stride_batch + h * x->stride_head +
-                                                      d * x->stride_dim]));
+                hash = mixed(
+                    hash,
+                    float_bits(
+                        x->data[layer * x->stride_batch + h * x->stride_head + d * x->stride_dim]));
     return hash;
 }
 
@@ -280,15 +282,15 @@ typedef struct made_of { /* what a test may falsify */
 
 static made_of made_of_cache(const attn_snapshot *s)
 {
-    const made_of plain = { { 2, (uint64_t)s->batch, s->tag, cache.ring ? (uint64_t)cache.rows : 0,
-                              s->rope ? DIM : 0, s->rope && s->rope->interleaved,
-                              s->rope ? angles_of_table(s->rope) : 0, hash_of_mean(), LAYERS, HEADS,
-                              DIM, DIM_V, (uint64_t)cache.k.dtype, (uint64_t)cache.v.dtype,
-                              (uint64_t)cache.rotated, (uint64_t)cache.window_left,
-                              (uint64_t)cache.recent, (uint64_t)cache.recent_dtype },
-                            { hash_of_scales(&cache.k_scales, DIM),
-                              hash_of_scales(&cache.v_scales, DIM_V) },
-                            { { 0 } } };
+    const made_of plain = {
+        { 2, (uint64_t)s->batch, s->tag, cache.ring ? (uint64_t)cache.rows : 0, s->rope ? DIM : 0,
+          s->rope && s->rope->interleaved, s->rope ? angles_of_table(s->rope) : 0, hash_of_mean(),
+          LAYERS, HEADS, DIM, DIM_V, (uint64_t)cache.k.dtype, (uint64_t)cache.v.dtype,
+          (uint64_t)cache.rotated, (uint64_t)cache.window_left, (uint64_t)cache.recent,
+          (uint64_t)cache.recent_dtype },
+        { hash_of_scales(&cache.k_scales, DIM), hash_of_scales(&cache.v_scales, DIM_V) },
+        { { 0 } }
+    };
     made_of m = plain;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t q = s->sequences ? s->sequences[b] : b;
@@ -477,8 +479,7 @@ static void test_damages(void)
         const attn_rope rope = { 0 };
         const attn_snapshot s = file_snapshot(3, NULL, &rope);
         made_of m;
-        if (!begin_case("%d damaged files", A_CASE) ||
-            !start_random())
+        if (!begin_case("%d damaged files", A_CASE) || !start_random())
             continue;
         fill_cache();
         m = made_of_cache(&s);

@@ -79,7 +79,8 @@ static int64_t hash_scales(const attn_cache *c, int side)
     for (layer = 0; layer < c->num_layers; layer++) {
         const attn_scales x = scales_of_layer(c, side, layer);
         for (i = 0; i < c->num_heads_kv * dim && x.data; i++)
-            hash = hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
+            hash =
+                hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
     }
     return (int64_t)hash;
 }
