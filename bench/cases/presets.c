@@ -225,7 +225,7 @@ static const case_row rank[] = {
 /* Every type in turn with f16, and quantised ones in whole numbers, too. */
 #define ALL_TYPES(shape)                                                                           \
     TYPES_IN_TURN shape " types=f16,f32,bf16,e4m3,e5m2,q8_0/q4_0 |" TYPES_IN_TURN shape            \
-                        " types=q8_0,q5_0,q4_0,i8 scores=exact,integer"
+                        " types=q8_0,q5_0,q4_0 scores=exact,integer"
 #define TYPES_IN_TURN "b=1 keys=contiguous shares=storage "
 #define AND_RECENT "keys=contiguous,recent-64"
 #define APPEND_PLACES "keys=contiguous,rope,table,pages-16,pages-table"
