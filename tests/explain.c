@@ -663,7 +663,7 @@ static void check_bytes_of_scales(void)
     const double rows = B * H * NEW * D * 4, stored = B * H * KEYS * D;
     const double by_channel = H * D * 4, by_key = B * H * KEYS * 4;
     double want = 2 * rows + 2 * stored + by_channel + by_key;
-    attn_info info;
+    attn_info info = { 0 };
     attn_params p = { .batch = B, .num_heads_q = H, .seq_len_q = NEW, .head_dim = D };
     p.seq_len_kv = KEYS;
     p.q.data = p.k.data = p.v.data = any;
