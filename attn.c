@@ -1243,6 +1243,18 @@ static float store_i8(int8_t *to, const float *x, int64_t n)
     return scale;
 }
 
+/* store_scaled rounds quotients by given scales, which lie `step` apart, to bytes from -127 to 127, ties to
+ * even. A quotient that is a NaN, and one by 0, become 0. */
+static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t step, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float by = scale[i * step], y = x[i] / by;
+        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+    }
+}
+
 static void store_q8(q8_unit *to, const float *x)
 {
     const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
@@ -2740,6 +2752,22 @@ static int is_converted(int dtype)
 /* Whole units of every type. */
 #define CONVERT_BLOCK (4 * UNIT)
 
+/* The scales of a row, for a type that has some. */
+typedef struct row_scales {
+    const float *at;
+    int64_t step;
+} row_scales;
+
+/* load_block loads numbers i to i+n-1 of a row. */
+static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row,
+                       int64_t i, int64_t n, row_scales by)
+{
+    if (has_scales(dtype))
+        kernels->widen_i8(to, (const int8_t *)row + i, by.at + i * by.step, by.step, n);
+    else
+        load_run(kernels, dtype, to, row, i, n);
+}
+
 /* Kernels that narrow expect a canonical NaN. */
 static void make_canonical(float *x, int64_t n)
 {
@@ -2756,10 +2784,12 @@ static void give_signs(uint16_t *y, const float *x, int64_t n)
         y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
 }
 
-/* store_block stores whole units; no column of `storages`, since clang then leaves it out of programs that
- * convert nothing. */
-static void store_block(const attn_kernels *kernels, int dtype, void *to, const float *x, int64_t n)
+/* store_block stores whole units as numbers `at` to at+n-1 of a row; no column of `storages`, since clang
+ * then leaves it out of programs that convert nothing. */
+static void store_block(const attn_kernels *kernels, int dtype, void *row, int64_t at,
+                        const float *x, int64_t n, row_scales by)
 {
+    void *const to = (char *)row + bytes_between(dtype, at);
     int64_t i;
     switch (dtype) {
     case ATTN_F16:
@@ -2787,27 +2817,32 @@ static void store_block(const attn_kernels *kernels, int dtype, void *to, const 
         for (i = 0; i < n / UNIT; i++)
             store_q4((q4_unit *)to + i, x + i * UNIT);
         break;
+    case ATTN_I8:
+        store_scaled(to, x, by.at + at * by.step, by.step, n);
+        break;
     default:
         memcpy(to, x, (size_t)n * sizeof *x);
     }
 }
 
-static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
+static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n,
+                        row_scales by)
 {
     const attn_kernels *kernels = attn_kernels_get(0);
     float x[CONVERT_BLOCK];
     int64_t i, count;
     for (i = 0; i < n; i += count) {
         count = min64(n - i, CONVERT_BLOCK);
-        load_run(kernels, src_dtype, x, src, i, count);
+        load_block(kernels, src_dtype, x, src, i, count, by);
         make_canonical(x, count);
-        store_block(kernels, dst_dtype, (char *)dst + bytes_between(dst_dtype, i), x, count);
+        store_block(kernels, dst_dtype, dst, i, x, count, by);
     }
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
 {
+    static const row_scales none = { NULL, 0 };
     int64_t each;
     if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
@@ -2816,7 +2851,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
     if ((int64_t)n % each)
         return ATTN_ERR_ARG;
-    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
+    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n, none);
     return ATTN_OK;
 }
 
@@ -3475,6 +3510,20 @@ COLD static attn_status check_whole_units(const char *name, const attn_tensor *x
     for (axis = 0; axis < 3 && !status; axis++)
         status = check_whole(name, stride_names[axis], strides[axis], name, x->dtype, why);
     return status;
+}
+
+/* check_scales_given wants scales for numbers that have some, and for no others. */
+COLD static attn_status check_scales_given(const char *name, int dtype, const attn_scales *x,
+                                           text *why)
+{
+    const int given = x->data != NULL;
+    if (has_scales(dtype) == given)
+        return ATTN_OK;
+    put(why, name);
+    put_field(why, ".dtype", dtype);
+    put(why, given ? " must be 8 for i8 when " : " is i8, but ");
+    put(why, name);
+    return bad(why, ATTN_ERR_ARG, given ? "_scales is given" : "_scales.data is NULL");
 }
 
 /* Outputs are not broadcast. */
@@ -5547,14 +5596,6 @@ static attn_status check_settings(const attn_params *p, text *why)
     } rules[] = {
         { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
-        { has_scales(p->k.dtype) && !p->k_scales.data, "k.dtype", p->k.dtype,
-          " is i8, but k_scales.data is NULL" },
-        { has_scales(p->v.dtype) && !p->v_scales.data, "v.dtype", p->v.dtype,
-          " is i8, but v_scales.data is NULL" },
-        { !has_scales(p->k.dtype) && p->k_scales.data, "k.dtype", p->k.dtype,
-          " must be 8 for i8 when k_scales is given" },
-        { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
-          " must be 8 for i8 when v_scales is given" },
         { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
           " is set, but recent.ring, the rows of its k and v, is 0" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
@@ -5579,6 +5620,12 @@ static attn_status check_settings(const attn_params *p, text *why)
     if (r == COUNT_OF(rules))
         return ATTN_OK;
     return bad_field(why, ATTN_ERR_ARG, rules[r].name, rules[r].value, rules[r].rest);
+}
+
+static attn_status check_scales(const attn_params *p, text *why)
+{
+    const attn_status status = check_scales_given("k", p->k.dtype, &p->k_scales, why);
+    return status ? status : check_scales_given("v", p->v.dtype, &p->v_scales, why);
 }
 
 /* check_limits checks what one field allows another one to be. */
@@ -5908,7 +5955,7 @@ typedef attn_status (*check_fn)(const attn_params *p, text *why);
 /* These look at the parameters as they are given, */
 static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
                                              check_pairs_of_fields, check_limits,  check_settings,
-                                             check_support };
+                                             check_scales,          check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
@@ -9313,22 +9360,45 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 
 /* src/explain.c - what attn_forward would do with a call, and why. */
 
-/* Every tensor once: the inputs, and the outputs that are asked for. */
-static double call_bytes(const attn_params *p)
+/* axes_read counts keys, not pages and rings. Of recent keys it counts what the rows of a sequence read. */
+static call_axes axes_read(const attn_params *p)
 {
     call_axes x = axes_of_call(p);
+    x.count[AXIS_ENTRY] = x.count[AXIS_RECENT] = p->batch;
+    x.count[AXIS_KEY] = keys_held(p);
+    if (p->recent.keys && p->seq_len_q)
+        x.count[AXIS_RECENT_ROW] =
+            min64(plus(p->recent.keys, p->seq_len_q - 1), min64(p->recent.ring, p->seq_len_kv));
+    return x;
+}
+
+/* is_scale_field tells whether a row is an array of scales of K or V. */
+static int is_scale_field(const call_field *f)
+{
+    return f->type == F_F32 && f->axis[2] == AXIS_KEY;
+}
+
+/* shares_axis tells whether an array has one element for all indices of an axis. */
+static int shares_axis(const call_field *f, const attn_params *p, const call_axes *held, int axis)
+{
+    return held->count[f->axis[axis]] > 1 && f->stride[axis] && !stride_given(f, p, axis);
+}
+
+/* Every tensor and every scale once: the inputs, and the outputs that are asked for. */
+static double call_bytes(const attn_params *p)
+{
+    const call_axes held = axes_of_call(p), x = axes_read(p);
     double sum = 0;
     int i, axis;
-    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
-    x.count[AXIS_KEY] = keys_held(p);
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         double bytes;
-        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+        if (!(is_tensor(f) || is_scale_field(f)) ||
+            ((f->output || is_scale_field(f)) && !field_data(f, p)))
             continue;
         bytes = (double)element_bytes(f, p) / (double)unit_of_field(f, p);
         for (axis = is_packed(f, &x); axis < 4; axis++)
-            bytes *= (double)x.count[f->axis[axis]];
+            bytes *= shares_axis(f, p, &held, axis) ? 1 : (double)x.count[f->axis[axis]];
         sum += bytes;
     }
     return sum;
@@ -10870,22 +10940,43 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
                                  (ptrdiff_t)(head) * (x).stride_head +                             \
                                  (ptrdiff_t)(at).row * (x).stride_seq)
 
-/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
- * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
-static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
-                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+/* scales_of_side gives the scales of K or V of all layers, whose strides are resolved: an axis that is
+ * shared has a stride of 0. */
+static const attn_scales *scales_of_side(const attn_cache *c, int side)
 {
-    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    return side == CACHE_K ? &c->k_scales : &c->v_scales;
+}
+
+/* scales_of_layer gives those of one layer: [head, dim]. */
+static attn_scales scales_of_layer(const attn_cache *c, int side, int64_t layer)
+{
+    attn_scales x = *scales_of_side(c, side);
+    x.data = x.data ? x.data + layer * x.stride_batch : NULL;
+    return x;
+}
+
+static const attn_scales no_scales = { .data = NULL };
+
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Else i8 takes scales `by`. Rows that lie one after the other on both sides are
+ * copied as one, unless they have scales. */
+static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
+                       cache_place from_at, int64_t heads, int64_t count, int64_t dim,
+                       const attn_scales *by)
+{
+    const int together = to->stride_seq == dim && from->stride_seq == dim && !by->data;
     const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
     int64_t h, i;
     for (h = 0; h < heads; h++) {
+        const row_scales scales = { by->data ? by->data + h * by->stride_head : NULL,
+                                    by->stride_dim };
         char *y = (char *)to->data + BYTES_TO(*to, at, h);
         const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h);
         for (i = 0; i < rows; i++) {
             if (to->dtype == from->dtype)
                 memcpy(y, x, (size_t)bytes_between(to->dtype, n));
             else
-                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+                convert_run(y, to->dtype, x, from->dtype, n, scales);
             y += bytes_between(to->dtype, to->stride_seq);
             x += bytes_between(from->dtype, from->stride_seq);
         }
@@ -10917,6 +11008,12 @@ static const call_field cache_fields[] = {
     { ANY_DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+};
+
+/* Scales are those of a call whose entries are layers with one key. */
+static const call_field scale_fields[] = {
+    { SCALES(k_scales, AXIS_DIM) },
+    { SCALES(v_scales, AXIS_DIM_V) },
 };
 
 /* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
@@ -10971,9 +11068,18 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
     return desk;
 }
 
-#define NO_SCALES                                                                                  \
-    " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
-    "number"
+/* check_scales_of wants scales where a side's numbers have some, and keys to share them. */
+static attn_status check_scales_of(const attn_cache *c, int side, text *why)
+{
+    const cache_side s = side_of(c, side);
+    const attn_scales *x = scales_of_side(c, side);
+    const attn_status status = check_scales_given(s.name, s.storage.dtype, x, why);
+    if (status || !x->stride_seq || x->stride_seq == ATTN_STRIDE_BROADCAST)
+        return status;
+    put(why, s.name);
+    return bad_field(why, ATTN_ERR_ARG, "_scales.stride_seq", x->stride_seq,
+                     " must be 0: all keys of a cache share scales");
+}
 
 static attn_status check_recent_fields(const attn_cache *c, text *why)
 {
@@ -10993,10 +11099,6 @@ static attn_status check_fields(const attn_cache *c, text *why)
     attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
-    if (has_scales(c->k.dtype))
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "k.dtype", c->k.dtype, NO_SCALES);
-    if (has_scales(c->v.dtype))
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "v.dtype", c->v.dtype, NO_SCALES);
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
@@ -11007,6 +11109,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
     status = check_recent_fields(c, why);
+    status = status ? status : check_scales_of(c, CACHE_K, why);
+    status = status ? status : check_scales_of(c, CACHE_V, why);
     status = status ? status : check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
     status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
     return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
@@ -11053,6 +11157,16 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
     settle_storage(c, CACHE_K);
     settle_storage(c, CACHE_V);
+}
+
+static call_axes axes_of_scales(const attn_cache *c)
+{
+    const call_axes x = { .count = { [AXIS_ENTRY] = c->num_layers,
+                                     [AXIS_HEAD_KV] = c->num_heads_kv,
+                                     [AXIS_KEY] = 1,
+                                     [AXIS_DIM] = c->head_dim,
+                                     [AXIS_DIM_V] = c->head_dim_v } };
+    return x;
 }
 
 /* span_of counts the elements from the first to the last. */
@@ -11153,40 +11267,65 @@ static int64_t mean_floats(const attn_cache *c)
     return c->k_mean ? times(times(c->num_layers, c->num_heads_kv), c->head_dim) : 0;
 }
 
-static area area_of_mean(const attn_cache *c)
+static area area_of_scales(const attn_cache *c, int side)
 {
+    const attn_scales *x = scales_of_side(c, side);
+    const int64_t count[] = { c->num_layers, c->num_heads_kv, side_of(c, side).dim };
+    const ptrdiff_t stride[] = { x->stride_batch, x->stride_head, x->stride_dim };
+    if (!x->data)
+        return area_of_bytes("", NULL, 0);
+    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x->data, 3, count, stride,
+                   sizeof(float), 1);
+}
+
+/* The arrays of a cache beside its memory: storage, which it writes, and what it reads. */
+enum { CACHE_WRITES = CACHE_SIDES, CACHE_AREAS = CACHE_WRITES + 3 };
+
+static area area_of_cache(const attn_cache *c, int which)
+{
+    if (which < CACHE_WRITES)
+        return area_of_storage(c, which);
+    if (which < CACHE_WRITES + CACHE_SIDES)
+        return area_of_scales(c, which - CACHE_WRITES);
     return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
 }
 
-/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
- * cache. */
+/* check_storage_apart wants storage of the caller's own, and the memory, to share nothing with the rest
+ * of the cache. */
 static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
                                        text *why)
 {
-    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area m = area_of_bytes("the memory", memory, bytes), mean = area_of_mean(c);
-    attn_status status = check_pair(&k, &v, why);
-    status = status ? status : check_pair(&k, &m, why);
-    status = status ? status : check_pair(&v, &m, why);
-    status = status ? status : check_pair(&mean, &k, why);
-    status = status ? status : check_pair(&mean, &v, why);
-    return status ? status : check_pair(&mean, &m, why);
+    const area m = area_of_bytes("the memory", memory, bytes);
+    attn_status status = ATTN_OK;
+    int i, j;
+    for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        for (j = 0; j < i && j < CACHE_WRITES && !status; j++) {
+            const area b = area_of_cache(c, j);
+            status = check_pair(&a, &b, why);
+        }
+        status = status ? status : check_pair(&a, &m, why);
+    }
+    return status;
 }
 
-/* check_arrays_apart wants the arrays of a set to share nothing with storage. */
+/* check_arrays_apart wants the arrays of a set to share nothing with those of the cache. */
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
-    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area mean = area_of_mean(c);
-    attn_status status = check_written(set, 1, &k, why);
-    status = status ? status : check_written(set, 1, &v, why);
-    return status ? status : check_written(set, 1, &mean, why);
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        status = check_written(set, 1, &a, why);
+    }
+    return status;
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
  * it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
 {
+    call_axes scales;
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
@@ -11208,6 +11347,9 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                            NUMBERS(c->recent_rows, c->recent));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    scales = axes_of_scales(resolved);
+    status = status ? status
+                    : resolve_arrays(scale_fields, COUNT_OF(scale_fields), resolved, &scales, why);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
     status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)
@@ -11396,7 +11538,8 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim);
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim,
+                       &no_scales);
         }
 }
 
@@ -11825,11 +11968,12 @@ static void turn_run(const attn_cache *c, const attn_cache_step *s, cache_place 
     apply_rope(s->rope, &rows);
 }
 
-static void copy_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run, int side, const attn_output *to)
 {
+    const attn_scales by = scales_of_layer(c, side, layer);
     copy_heads(to, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
-               side_of(c, side).dim);
+               side_of(c, side).dim, &by);
 }
 
 /* on_desk tells whether rows of a side go by way of a desk to a type: they are centered or rotated, or
@@ -11866,7 +12010,8 @@ static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s
         rows.y = *desk;
         apply_rope(s->rope, &rows);
     } else {
-        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
+        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim,
+                   &no_scales);
     }
     finish_desk(c, layer, side, desk->data);
 }
@@ -11878,11 +12023,12 @@ static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     const int64_t dim = side_of(c, side).dim;
     const attn_output desk = desk_of(c, layer, q, dim);
     const attn_tensor laid = as_tensor(&desk);
+    const attn_scales by = scales_of_layer(c, side, layer);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
         lay_row(c, layer, s, side, x, run->number + i, &desk);
-        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim);
+        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim, &by);
     }
 }
 
@@ -11896,7 +12042,7 @@ static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step 
     else if (side == CACHE_K && s->rope)
         turn_run(c, s, from, run, to);
     else
-        copy_run(c, s, from, run, side, to);
+        copy_run(c, layer, s, from, run, side, to);
 }
 
 /* write_recent writes those keys of a part that its ring of recent rows keeps. */
@@ -12102,7 +12248,8 @@ static void copy_recent(const attn_cache *c, int64_t from, int64_t to)
             cache_run run = { .number = max64(c->recent_begin[to], c->begin[to]) };
             while (next_recent(c, from, c->end[to], &run)) {
                 const cache_place target = { to, run.at.row };
-                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim,
+                           &no_scales);
             }
         }
 }
@@ -12201,6 +12348,18 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
     return chosen;
 }
 
+/* view_scales shows a layer's scales, which keys share, as sequences or pages do. */
+static attn_scales view_scales(const attn_cache *c, int side, int64_t layer)
+{
+    attn_scales x = scales_of_layer(c, side, layer);
+    if (!x.data)
+        return no_scales;
+    x.stride_batch = x.stride_seq = ATTN_STRIDE_BROADCAST;
+    x.stride_head = x.stride_head ? x.stride_head : ATTN_STRIDE_BROADCAST;
+    x.stride_dim = x.stride_dim ? x.stride_dim : ATTN_STRIDE_BROADCAST;
+    return x;
+}
+
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -12210,6 +12369,8 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+    p->k_scales = view_scales(c, CACHE_K, layer);
+    p->v_scales = view_scales(c, CACHE_V, layer);
     p->rotated = c->rotated;
     p->k_centered = c->k_mean != NULL;
 }
@@ -12354,10 +12515,11 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, i
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
+    const attn_scales by = scales_of_layer(c, side, layer);
     cache_run run = { .number = first };
     cache_place at = { 0, 0 };
     while (to->data && next_run(c, q, first + count, &run)) {
-        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim, &by);
         at.row += run.rows;
     }
 }
@@ -12613,6 +12775,21 @@ static int64_t hash_mean(const attn_cache *c)
     return (int64_t)hash;
 }
 
+/* hash_scales takes a scale for each number of each layer, so that it does not matter which are shared. */
+static int64_t hash_scales(const attn_cache *c, int side)
+{
+    const int64_t dim = side_of(c, side).dim;
+    uint64_t hash = 0;
+    int64_t layer, i;
+    for (layer = 0; layer < c->num_layers; layer++) {
+        const attn_scales x = scales_of_layer(c, side, layer);
+        for (i = 0; i < c->num_heads_kv * dim && x.data; i++)
+            hash =
+                hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
+    }
+    return (int64_t)hash;
+}
+
 /* list_fields lists the values of n fields of a cache. */
 static void list_fields(const attn_cache *c, const call_field *fields, int n, snapshot_fact *facts)
 {
@@ -12677,12 +12854,12 @@ static attn_status pass_format(const attn_cache *c, stream *st, text *why)
     return stream_status(st, why);
 }
 
-static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
+/* pass_facts passes a section of facts and wants them to agree. */
+static attn_status pass_facts(stream *st, const snapshot_fact *own, int n, text *why)
 {
-    snapshot_fact own[FACTS + RECENT_FACTS];
     int64_t theirs[FACTS + RECENT_FACTS];
     attn_status status;
-    int i, n = list_facts(c, st->ends, own);
+    int i;
     begin_section(st, n * 8);
     for (i = 0; i < n; i++) {
         theirs[i] = own[i].number;
@@ -12698,6 +12875,19 @@ static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
             status = ATTN_ERR_ARG;
         }
     return status;
+}
+
+/* pass_agreed passes what every snapshot says, and then hashes of scales where there are some. */
+static attn_status pass_agreed(const attn_cache *c, stream *st, text *why)
+{
+    snapshot_fact own[FACTS + RECENT_FACTS];
+    const int n = list_facts(c, st->ends, own);
+    const snapshot_fact scales[] = { { "hash of k_scales", hash_scales(c, CACHE_K) },
+                                     { "hash of v_scales", hash_scales(c, CACHE_V) } };
+    const attn_status status = pass_facts(st, own, n, why);
+    if (status || !(c->k_scales.data || c->v_scales.data))
+        return status;
+    return pass_facts(st, scales, COUNT_OF(scales), why);
 }
 
 /* A kept_rows is the rows of a cache as they are stored, or those that are recent. */
@@ -12795,7 +12985,7 @@ OWN_FRAME static attn_status save_all(const attn_cache *c, const attn_snapshot *
     stream st = { .ends = s };
     attn_status status = pass_format(c, &st, why);
     int64_t b;
-    status = status ? status : pass_facts(c, &st, why);
+    status = status ? status : pass_agreed(c, &st, why);
     for (b = 0; b < s->batch && !status; b++) {
         const int64_t q = entry32(s->sequences, b, b);
         sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q],
@@ -12908,7 +13098,7 @@ OWN_FRAME static attn_status load_all(attn_cache *c, const attn_snapshot *s, tex
     stream st = { .ends = s, .loading = 1 };
     attn_status status = pass_format(c, &st, why);
     int64_t b;
-    status = status ? status : pass_facts(c, &st, why);
+    status = status ? status : pass_agreed(c, &st, why);
     for (b = 0; b < s->batch && !status; b++)
         status = load_sequence(c, &st, entry32(s->sequences, b, b), why);
     for (b = 0; b < s->batch && status; b++)

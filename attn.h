@@ -290,7 +290,7 @@ typedef enum attn_dtype {
     ATTN_Q4_0 = 7, /* 18 bytes: of 4 bits, from -8 to 7 */
 
     /* int8_t, -128 to 127, times f32 scales of the caller's own (attn_scales). Only K and V of
-     * attn_forward, its parts included, may have it: caches and the other levels refuse it. */
+     * attn_forward, its parts included, and of caches may have it: the other levels refuse it. */
     ATTN_I8 = 8
 } attn_dtype;
 
@@ -327,7 +327,8 @@ typedef struct attn_tensor {
  *     p.v_scales.stride_batch = p.v_scales.stride_seq = ATTN_STRIDE_BROADCAST;
  *
  * Any other sharing works too, down to one scale for all. Scales may be any numbers; with one that is not
- * finite its products are what IEEE arithmetic says. attn_quantise_i8 makes scales per token. */
+ * finite its products are what IEEE arithmetic says. attn_quantise_i8 makes scales per token; an attn_cache
+ * stores rows with those of a calibration. */
 typedef struct attn_scales {
     ptrdiff_t stride_batch, stride_head, stride_seq, stride_dim; /* elements; 0 means packed */
     const float *data;                                           /* NULL where there are none */
@@ -936,9 +937,9 @@ typedef struct attn_info {
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
     size_t workspace_bytes;            /* what attn_workspace_size gives */
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
-    double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
-    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;      /* size of q, k, v, o, lse and stats, each touched once */
+    double pairs; /* pairs that lengths, causal, window, chunked and prefix leave visible */
+    double flops; /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes; /* size of q, k, v, their scales and recent rows, o, lse and stats, each once */
     char reasons[512]; /* why this path is taken and no other: sentences joined by "; " */
 } attn_info;
 
@@ -1171,20 +1172,27 @@ typedef struct attn_cache {
     /* attn_layout. Storage is [sequence or page, head, row, dim], or [sequence or page, row, head,
      * dim]. 0 means BHSD. */
     int layout;
-    /* Storage of all layers, each of k and v in its own type, any but ATTN_I8; with units
-     * of 32, head_dim and all strides are multiples of 32. NULL data puts it into the memory of
-     * attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
+    /* Storage of all layers, each of k and v in its own type; with units of 32, head_dim and all
+     * strides are multiples of 32. NULL data puts it into the memory of attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
      * lies between rows; 0 means packed in `layout`. */
     attn_output k, v;
+    /* Scales of K and V in ATTN_I8, given with that type and only then: f32 [num_layers, num_heads_kv,
+     * head_dim] and [num_layers, num_heads_kv, head_dim_v]. They come from a calibration, such as the
+     * largest magnitude of each channel over earlier texts, divided by 127, and must stay as they are.
+     * stride_batch lies between layers. Any axis may be shared (ATTN_STRIDE_BROADCAST); all keys share
+     * scales, so stride_seq must be 0 or that. A number x is stored as x / scale, rounded once to f32 and
+     * then to the nearest whole number, ties to even, at most 127 in magnitude. A NaN, and every number
+     * with a scale of 0, is stored as 0. Rows given in ATTN_I8 are stored as they are. */
+    attn_scales k_scales, v_scales;
     /* Sum of ATTN_ROTATED_K and ATTN_ROTATED_V: rows are rotated after they are turned and before they
-     * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type or in units are
-     * stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
+     * are rounded, and views say so to attn_forward. Rows given in an 8-bit float type, in units or in
+     * ATTN_I8 are stored as they are, and attn_cache_read gives what is stored: see attn_rotate. */
     int rotated;
     /* [num_layers, num_heads_kv, head_dim], which must stay as it is, or NULL. It is subtracted from keys
      * after they are turned and before they are rotated, such as the mean of the keys of earlier texts:
      * what is left needs fewer bits. Logits of a row then lack one number, its q.k_mean, which changes
-     * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type or
-     * in units are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
+     * no probability; views say so to attn_forward (p.k_centered). Rows given in an 8-bit float type, in
+     * units or in ATTN_I8 are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
     /* How many keys, its own and those before it, a row reads unrounded, though turned, centered and
      * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
@@ -1311,8 +1319,8 @@ ATTN_API attn_status attn_cache_view_size(const attn_cache *c, int64_t batch, si
  * otherwise arrays of the view lie in `memory`, of any alignment. The arrays are those of the cache
  * at this moment: take a new view after every change.
  *
- *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, recent, kv_len, key_base and kv_rows get what
- *     the cache has; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
+ *   - batch, num_heads_kv, head_dim, head_dim_v, k, v, k_scales, v_scales, recent, kv_len, key_base and
+ *     kv_rows get what the cache has, and so do rotated and k_centered; kv_begin and cu_seqlens_kv become NULL. p->layout is left as it is, because k and v
  *     get strides: it says how q and o lie, whatever c->layout is.
  *   - seq_len_kv, the number of columns, becomes rows, and attn_workspace_size with kv_len = NULL
  *     then gives a size that serves every later view. The caller may lower it down to the largest
@@ -1334,7 +1342,7 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
  * and *v.
  *
  * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32, f16, bf16 or as
- * stored, and their stride_batch is not used. k or v is not wanted if it or its data is NULL. Returns
+ * stored, and their stride_batch is not used. Numbers of ATTN_I8 are read as number * scale, rounded once. k or v is not wanted if it or its data is NULL. Returns
  * ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
@@ -1358,13 +1366,14 @@ ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
  *   page size, capacity and byte order. A load refuses a snapshot that differs in num_layers,
- *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, recent, recent_dtype, ring or window_left, in the
- *   rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
- * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
+ *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, k_scales, v_scales, recent,
+ *   recent_dtype, ring or window_left, in the rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
+ * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree; behind
+ *   it, where K or V is of ATTN_I8, stand hashes of the scales.
  *   Each sequence follows: its begin, end and overwritten_below, with recent keys also recent_begin, then
  *   for each layer its rows in blocks of up to 64 numbers, which end before a multiple of 64: K and then V
- *   as [head, row, dim], and behind them the recent rows. The head, the numbers of a sequence, and each
- *   block end with a hash of everything so far. The first eight bytes name the format and its version:
+ *   as [head, row, dim], and behind them the recent rows. The head, the hashes of scales, the numbers of a
+ *   sequence, and each block end with a hash of everything so far. The first eight bytes name the format and its version:
  *   attnsnp1, or attnrec1 with recent keys.
  * Damage. The hash finds every change within one word of eight bytes, and misses about one in 2^64 of
  *   other damages. It is no signature: whoever can write a file can make one that loads. What such a

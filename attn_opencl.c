@@ -1702,6 +1702,18 @@ static float store_i8(int8_t *to, const float *x, int64_t n)
     return scale;
 }
 
+/* store_scaled rounds quotients by given scales, which lie `step` apart, to bytes from -127 to 127, ties to
+ * even. A quotient that is a NaN, and one by 0, become 0. */
+static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t step, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float by = scale[i * step], y = x[i] / by;
+        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+    }
+}
+
 static void store_q8(q8_unit *to, const float *x)
 {
     const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);
@@ -2481,6 +2493,20 @@ COLD static attn_status check_whole_units(const char *name, const attn_tensor *x
     for (axis = 0; axis < 3 && !status; axis++)
         status = check_whole(name, stride_names[axis], strides[axis], name, x->dtype, why);
     return status;
+}
+
+/* check_scales_given wants scales for numbers that have some, and for no others. */
+COLD static attn_status check_scales_given(const char *name, int dtype, const attn_scales *x,
+                                           text *why)
+{
+    const int given = x->data != NULL;
+    if (has_scales(dtype) == given)
+        return ATTN_OK;
+    put(why, name);
+    put_field(why, ".dtype", dtype);
+    put(why, given ? " must be 8 for i8 when " : " is i8, but ");
+    put(why, name);
+    return bad(why, ATTN_ERR_ARG, given ? "_scales is given" : "_scales.data is NULL");
 }
 
 /* Outputs are not broadcast. */

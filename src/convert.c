@@ -14,6 +14,22 @@ static int is_converted(int dtype)
 /* Whole units of every type. */
 #define CONVERT_BLOCK (4 * UNIT)
 
+/* The scales of a row, for a type that has some. */
+typedef struct row_scales {
+    const float *at;
+    int64_t step;
+} row_scales;
+
+/* load_block loads numbers i to i+n-1 of a row. */
+static void load_block(const attn_kernels *kernels, int dtype, float *to, const void *row,
+                       int64_t i, int64_t n, row_scales by)
+{
+    if (has_scales(dtype))
+        kernels->widen_i8(to, (const int8_t *)row + i, by.at + i * by.step, by.step, n);
+    else
+        load_run(kernels, dtype, to, row, i, n);
+}
+
 /* Kernels that narrow expect a canonical NaN. */
 static void make_canonical(float *x, int64_t n)
 {
@@ -30,10 +46,12 @@ static void give_signs(uint16_t *y, const float *x, int64_t n)
         y[i] = (uint16_t)(y[i] | (y[i] ? 0u : bits_of(x[i]) >> 16 & 0x8000u));
 }
 
-/* store_block stores whole units; no column of `storages`, since clang then leaves it out of programs that
- * convert nothing. */
-static void store_block(const attn_kernels *kernels, int dtype, void *to, const float *x, int64_t n)
+/* store_block stores whole units as numbers `at` to at+n-1 of a row; no column of `storages`, since clang
+ * then leaves it out of programs that convert nothing. */
+static void store_block(const attn_kernels *kernels, int dtype, void *row, int64_t at,
+                        const float *x, int64_t n, row_scales by)
 {
+    void *const to = (char *)row + bytes_between(dtype, at);
     int64_t i;
     switch (dtype) {
     case ATTN_F16:
@@ -61,27 +79,32 @@ static void store_block(const attn_kernels *kernels, int dtype, void *to, const 
         for (i = 0; i < n / UNIT; i++)
             store_q4((q4_unit *)to + i, x + i * UNIT);
         break;
+    case ATTN_I8:
+        store_scaled(to, x, by.at + at * by.step, by.step, n);
+        break;
     default:
         memcpy(to, x, (size_t)n * sizeof *x);
     }
 }
 
-static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n)
+static void convert_run(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n,
+                        row_scales by)
 {
     const attn_kernels *kernels = attn_kernels_get(0);
     float x[CONVERT_BLOCK];
     int64_t i, count;
     for (i = 0; i < n; i += count) {
         count = min64(n - i, CONVERT_BLOCK);
-        load_run(kernels, src_dtype, x, src, i, count);
+        load_block(kernels, src_dtype, x, src, i, count, by);
         make_canonical(x, count);
-        store_block(kernels, dst_dtype, (char *)dst + bytes_between(dst_dtype, i), x, count);
+        store_block(kernels, dst_dtype, dst, i, x, count, by);
     }
 }
 
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n)
 {
+    static const row_scales none = { NULL, 0 };
     int64_t each;
     if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
@@ -90,7 +113,7 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
     if ((int64_t)n % each)
         return ATTN_ERR_ARG;
-    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n);
+    convert_run(dst, dst_dtype, src, src_dtype, (int64_t)n, none);
     return ATTN_OK;
 }
 

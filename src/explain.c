@@ -6,22 +6,45 @@
 #include "api/explain.h"
 #include "forward.c"
 
-/* Every tensor once: the inputs, and the outputs that are asked for. */
-static double call_bytes(const attn_params *p)
+/* axes_read counts keys, not pages and rings. Of recent keys it counts what the rows of a sequence read. */
+static call_axes axes_read(const attn_params *p)
 {
     call_axes x = axes_of_call(p);
+    x.count[AXIS_ENTRY] = x.count[AXIS_RECENT] = p->batch;
+    x.count[AXIS_KEY] = keys_held(p);
+    if (p->recent.keys && p->seq_len_q)
+        x.count[AXIS_RECENT_ROW] =
+            min64(plus(p->recent.keys, p->seq_len_q - 1), min64(p->recent.ring, p->seq_len_kv));
+    return x;
+}
+
+/* is_scale_field tells whether a row is an array of scales of K or V. */
+static int is_scale_field(const call_field *f)
+{
+    return f->type == F_F32 && f->axis[2] == AXIS_KEY;
+}
+
+/* shares_axis tells whether an array has one element for all indices of an axis. */
+static int shares_axis(const call_field *f, const attn_params *p, const call_axes *held, int axis)
+{
+    return held->count[f->axis[axis]] > 1 && f->stride[axis] && !stride_given(f, p, axis);
+}
+
+/* Every tensor and every scale once: the inputs, and the outputs that are asked for. */
+static double call_bytes(const attn_params *p)
+{
+    const call_axes held = axes_of_call(p), x = axes_read(p);
     double sum = 0;
     int i, axis;
-    x.count[AXIS_ENTRY] = p->batch; /* keys count, pages and rings do not */
-    x.count[AXIS_KEY] = keys_held(p);
     for (i = 0; i < COUNT_OF(call_fields); i++) {
         const call_field *f = &call_fields[i];
         double bytes;
-        if (!is_tensor(f) || (f->output && !field_data(f, p)))
+        if (!(is_tensor(f) || is_scale_field(f)) ||
+            ((f->output || is_scale_field(f)) && !field_data(f, p)))
             continue;
         bytes = (double)element_bytes(f, p) / (double)unit_of_field(f, p);
         for (axis = is_packed(f, &x); axis < 4; axis++)
-            bytes *= (double)x.count[f->axis[axis]];
+            bytes *= shares_axis(f, p, &held, axis) ? 1 : (double)x.count[f->axis[axis]];
         sum += bytes;
     }
     return sum;

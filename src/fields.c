@@ -527,6 +527,20 @@ COLD static attn_status check_whole_units(const char *name, const attn_tensor *x
     return status;
 }
 
+/* check_scales_given wants scales for numbers that have some, and for no others. */
+COLD static attn_status check_scales_given(const char *name, int dtype, const attn_scales *x,
+                                           text *why)
+{
+    const int given = x->data != NULL;
+    if (has_scales(dtype) == given)
+        return ATTN_OK;
+    put(why, name);
+    put_field(why, ".dtype", dtype);
+    put(why, given ? " must be 8 for i8 when " : " is i8, but ");
+    put(why, name);
+    return bad(why, ATTN_ERR_ARG, given ? "_scales is given" : "_scales.data is NULL");
+}
+
 /* Outputs are not broadcast. */
 static attn_status check_output_fields(const call_field *table, int n, const void *base, text *why)
 {

@@ -183,6 +183,18 @@ static float store_i8(int8_t *to, const float *x, int64_t n)
     return scale;
 }
 
+/* store_scaled rounds quotients by given scales, which lie `step` apart, to bytes from -127 to 127, ties to
+ * even. A quotient that is a NaN, and one by 0, become 0. */
+static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t step, int64_t n)
+{
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const float by = scale[i * step], y = x[i] / by;
+        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+    }
+}
+
 static void store_q8(q8_unit *to, const float *x)
 {
     const float size = float_of(bits_of(largest_of_unit(x)) & 0x7fffffffu);

@@ -132,14 +132,6 @@ static attn_status check_settings(const attn_params *p, text *why)
     } rules[] = {
         { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
-        { has_scales(p->k.dtype) && !p->k_scales.data, "k.dtype", p->k.dtype,
-          " is i8, but k_scales.data is NULL" },
-        { has_scales(p->v.dtype) && !p->v_scales.data, "v.dtype", p->v.dtype,
-          " is i8, but v_scales.data is NULL" },
-        { !has_scales(p->k.dtype) && p->k_scales.data, "k.dtype", p->k.dtype,
-          " must be 8 for i8 when k_scales is given" },
-        { !has_scales(p->v.dtype) && p->v_scales.data, "v.dtype", p->v.dtype,
-          " must be 8 for i8 when v_scales is given" },
         { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
           " is set, but recent.ring, the rows of its k and v, is 0" },
         { p->window_left < -1, "window_left", p->window_left, " must be -1 (unbounded) or more" },
@@ -164,6 +156,12 @@ static attn_status check_settings(const attn_params *p, text *why)
     if (r == COUNT_OF(rules))
         return ATTN_OK;
     return bad_field(why, ATTN_ERR_ARG, rules[r].name, rules[r].value, rules[r].rest);
+}
+
+static attn_status check_scales(const attn_params *p, text *why)
+{
+    const attn_status status = check_scales_given("k", p->k.dtype, &p->k_scales, why);
+    return status ? status : check_scales_given("v", p->v.dtype, &p->v_scales, why);
 }
 
 /* check_limits checks what one field allows another one to be. */
@@ -493,7 +491,7 @@ typedef attn_status (*check_fn)(const attn_params *p, text *why);
 /* These look at the parameters as they are given, */
 static const check_fn checks_of_fields[] = { check_sizes,           check_numbers, check_interfaces,
                                              check_pairs_of_fields, check_limits,  check_settings,
-                                             check_support };
+                                             check_scales,          check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */

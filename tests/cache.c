@@ -11,6 +11,7 @@
  */
 #include "caches.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +169,32 @@ static void model_keep(const attn_cache *c, model_sequence *q, int64_t begin, in
 
 static float values[VALUES];
 static uint32_t rounded[3][VALUES]; /* the bits of what is read back as f32, by attn_dtype */
+static float scales[2][LAYERS * HEADS * DIM];
+
+int8_t scaled_store(float x, float scale)
+{
+    const float y = x / scale;
+    if (y != y || scale == 0)
+        return 0;
+    return (int8_t)(y >= 127 ? 127 : y <= -127 ? -127 : rint((double)y));
+}
+
+float scaled_load(int8_t number, float scale)
+{
+    const float x = (float)number * scale;
+    return x == x ? x : float_from_bits(0x7fc00000u);
+}
+
+/* Ordinary scales, and every kind that is none. */
+static void fill_scales(void)
+{
+    static const int64_t special[] = { 0,          0x80000000, 0x00000001, 0x807fffff, 0x7f800000,
+                                       0xff800000, 0x7fc00000, 0x7f7fffff, 0xbd000000 };
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < LAYERS * HEADS * DIM; i++)
+            scales[side][i] = rng_chance(30) ? float_from_bits((uint32_t)RNG_PICK(special))
+                                             : 0.01f + rng_unit() / 40;
+}
 
 static void fill_values(void)
 {
@@ -184,6 +211,7 @@ static void fill_values(void)
             rounded[dtype][i] = float_bits(dtype_load(dtype, stored));
         }
     }
+    fill_scales();
 }
 
 static int64_t value_at(int32_t id, int64_t layer, int side, int64_t h, int64_t d)
@@ -221,6 +249,47 @@ int cache_is_unchanged(void)
            memcmp(memory, memory_before, memory_bytes) == 0;
 }
 
+/* The scale of a number, as attn_scales says where it lies. */
+static float scale_at(const attn_cache *c, int64_t layer, int side, int64_t h, int64_t d)
+{
+    const attn_scales *x = side == 0 ? &c->k_scales : &c->v_scales;
+    return x->data[layer * x->stride_batch + h * x->stride_head + d * x->stride_dim];
+}
+
+/* The bits of value `at` of a key as f32. */
+static uint32_t expected_bits(int dtype, int64_t layer, int side, int64_t h, int64_t d, int64_t at)
+{
+    float scale;
+    if (dtype != ATTN_I8)
+        return rounded[dtype][at];
+    scale = scale_at(&cache, layer, side, h, d);
+    return float_bits(scaled_load(scaled_store(values[at], scale), scale));
+}
+
+static int random_dtype(void)
+{
+    static const int64_t types[] = { ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_I8 };
+    return (int)RNG_PICK(types);
+}
+
+static ptrdiff_t packed_or_shared(void)
+{
+    return rng_chance(70) ? 0 : ATTN_STRIDE_BROADCAST;
+}
+
+static attn_scales random_scales(int dtype, const float *data)
+{
+    attn_scales x = { 0, 0, 0, 0, NULL };
+    if (dtype != ATTN_I8)
+        return x;
+    x.data = data;
+    x.stride_batch = packed_or_shared();
+    x.stride_head = packed_or_shared();
+    x.stride_seq = packed_or_shared();
+    x.stride_dim = packed_or_shared();
+    return x;
+}
+
 static void random_shape(attn_cache *c)
 {
     static const int64_t page_sizes[] = { 1, 5, 16, 256 };
@@ -233,8 +302,10 @@ static void random_shape(attn_cache *c)
     c->capacity = rng_int(1, 24);
     c->page_size = rng_chance(60) ? RNG_PICK(page_sizes) : 0;
     c->layout = (int)rng_int(0, 1);
-    c->k.dtype = (int)rng_int(0, 2);
-    c->v.dtype = (int)rng_int(0, 2);
+    c->k.dtype = random_dtype();
+    c->v.dtype = random_dtype();
+    c->k_scales = random_scales(c->k.dtype, scales[0]);
+    c->v_scales = random_scales(c->v.dtype, scales[1]);
     if (rng_chance(50)) {
         c->ring = 1;
         c->window_left = rng_int(0, c->capacity - 1);
@@ -327,13 +398,14 @@ static int keys_are_right(int64_t layer, int64_t sequence)
     if (read_all(layer, sequence, &k, &v) != ATTN_OK)
         return 0;
     for (int side = 0; side < 2; side++) {
-        const uint32_t *expected = rounded[side == 0 ? cache.k.dtype : cache.v.dtype];
+        const int dtype = side == 0 ? cache.k.dtype : cache.v.dtype;
         const float *x = read[side];
         for (int64_t h = 0; h < cache.num_heads_kv; h++)
             for (int64_t i = 0; i < count; i++)
                 for (int64_t d = 0; d < dim_of(side); d++)
                     wrong += float_bits(*x++) !=
-                             expected[value_at(q->ids[q->begin + i], layer, side, h, d)];
+                             expected_bits(dtype, layer, side, h, d,
+                                           value_at(q->ids[q->begin + i], layer, side, h, d));
     }
     return wrong == 0;
 }
@@ -421,6 +493,20 @@ static const unsigned char *viewed(const attn_params *p, int side, int64_t b, in
                (ptrdiff_t)dtype_size(t->dtype);
 }
 
+/* A number of a view, times the scale that p.k_scales or p.v_scales tells. */
+static float viewed_number(const attn_params *p, int side, int64_t h, int64_t d,
+                           const unsigned char *at)
+{
+    const attn_scales *x = side == 0 ? &p->k_scales : &p->v_scales;
+    const ptrdiff_t head = x->stride_head == ATTN_STRIDE_BROADCAST ? 0 : x->stride_head;
+    const ptrdiff_t dim = x->stride_dim == ATTN_STRIDE_BROADCAST ? 0 : x->stride_dim;
+    int8_t number;
+    if ((side == 0 ? p->k.dtype : p->v.dtype) != ATTN_I8)
+        return x->data == NULL ? dtype_load(side == 0 ? p->k.dtype : p->v.dtype, at) : 0.5f;
+    memcpy(&number, at, 1);
+    return scaled_load(number, x->data[h * head + d * dim]);
+}
+
 static int view_key_is_right(const attn_params *p, int64_t layer, int64_t b, int64_t sequence,
                              int64_t j)
 {
@@ -430,8 +516,8 @@ static int view_key_is_right(const attn_params *p, int64_t layer, int64_t b, int
         for (int64_t h = 0; h < p->num_heads_kv; h++) {
             const unsigned char *at = viewed(p, side, b, h, j);
             for (int64_t d = 0; d < (side == 0 ? p->head_dim : p->head_dim_v); d++)
-                if (float_bits(dtype_load(dtype, at + (size_t)d * dtype_size(dtype))) !=
-                    rounded[dtype][value_at(id, layer, side, h, d)])
+                if (float_bits(viewed_number(p, side, h, d, at + (size_t)d * dtype_size(dtype))) !=
+                    expected_bits(dtype, layer, side, h, d, value_at(id, layer, side, h, d)))
                     return 0;
         }
     }
@@ -597,6 +683,18 @@ static void choose_layout(attn_tensor *t, const attn_cache_step *s, int side)
     t->data = inputs[side] + (size_t)(elements / 8) * dtype_size(t->dtype);
 }
 
+static void store_input(int dtype, int64_t layer, int side, int64_t h, int64_t d, void *at,
+                        float value)
+{
+    int8_t number;
+    if (dtype != ATTN_I8) {
+        dtype_store(dtype, at, value);
+        return;
+    }
+    number = scaled_store(value, scale_at(&cache, layer, side, h, d));
+    memcpy(at, &number, 1);
+}
+
 static void fill_side(step *t, int64_t layer, int side, int32_t first_id)
 {
     const attn_tensor *x = side == 0 ? &t->s.k : &t->s.v;
@@ -613,7 +711,7 @@ static void fill_side(step *t, int64_t layer, int side, int32_t first_id)
                     const int64_t at =
                         (packed ? (t->cu[b] + i) * step_seq : b * step_batch + i * step_seq) +
                         h * step_head + d;
-                    dtype_store(x->dtype,
+                    store_input(x->dtype, layer, side, h, d,
                                 (unsigned char *)(size_t)x->data +
                                     at * (ptrdiff_t)dtype_size(x->dtype),
                                 values[value_at(first_id, layer, side, h, d)]);

@@ -34,7 +34,7 @@ typedef struct passage { /* one way through a cache */
     int64_t batch, chunk, base, prefix, window; /* window -1: none */
     int64_t len[BATCH], shift[BATCH]; /* of the positions of an entry's keys from their numbers */
     int32_t order[BATCH];             /* of the sequences in the cache */
-    int rollback, turned, positions, packed, stored;
+    int rollback, turned, positions, packed, stored, whole;
     int64_t recent;
     int moved; /* saved halfway, and loaded into a cache of another shape */
     attn_rope rope;
@@ -44,6 +44,7 @@ typedef struct passage { /* one way through a cache */
 static float keys[BATCH][GROUP_HEADS][LONG][BIT_DIM], vals[BATCH][GROUP_HEADS][LONG][BIT_DIM_V];
 static float queries[BATCH][QUERY_HEADS][LONGEST][BIT_DIM];
 static float mean[GROUP_HEADS][BIT_DIM];
+static float scales_k[GROUP_HEADS * BIT_DIM], scales_v[GROUP_HEADS * BIT_DIM_V];
 static unsigned char plain_k[sizeof keys], plain_v[sizeof vals];
 static unsigned char kept_k[sizeof keys], kept_v[sizeof vals]; /* as recent rows */
 typedef struct results {
@@ -86,6 +87,34 @@ static void center(float (*rows)[BIT_DIM], const float *by)
             rows[i][d] -= by[d];
 }
 
+/* Scales of channels; those of V are one for each head where the cache says so. */
+static float scale_of(int side, int64_t at)
+{
+    const int64_t dim = side == 0 ? BIT_DIM : BIT_DIM_V, h = at / (LONG * dim) % GROUP_HEADS;
+    if (side == 0)
+        return scales_k[h * BIT_DIM + at % dim];
+    return cache.v_scales.stride_dim == 0 ? scales_v[h] : scales_v[h * BIT_DIM_V + at % dim];
+}
+
+/* All rows of K or V from f32 to the type of the cache, and back. */
+static void store_all(int side, void *to, const float *from, int64_t n)
+{
+    const int dtype = side == 0 ? cache.k.dtype : cache.v.dtype;
+    if (dtype != ATTN_I8)
+        attn_convert(to, dtype, from, ATTN_F32, (size_t)n);
+    for (int64_t i = 0; i < n && dtype == ATTN_I8; i++)
+        ((int8_t *)to)[i] = scaled_store(from[i], scale_of(side, i));
+}
+
+static void load_all(int side, float *to, const void *from, int64_t n)
+{
+    const int dtype = side == 0 ? cache.k.dtype : cache.v.dtype;
+    if (dtype != ATTN_I8)
+        attn_convert(to, ATTN_F32, from, dtype, (size_t)n);
+    for (int64_t i = 0; i < n && dtype == ATTN_I8; i++)
+        to[i] = scaled_load(((const int8_t *)from)[i], scale_of(side, i));
+}
+
 /* Whether keys and values come in the types of the cache. */
 static int comes_stored(const passage *w)
 {
@@ -98,8 +127,8 @@ static void keep_recent(const passage *w, float (*turned)[GROUP_HEADS][LONG][BIT
 {
     const size_t n = sizeof keys / sizeof(float), n_v = sizeof vals / sizeof(float);
     if (comes_stored(w)) {
-        attn_convert(turned, ATTN_F32, plain_k, cache.k.dtype, n);
-        attn_convert(values, ATTN_F32, plain_v, cache.v.dtype, n_v);
+        load_all(0, turned[0][0][0], plain_k, (int64_t)n);
+        load_all(1, values[0][0][0], plain_v, (int64_t)n_v);
     }
     attn_convert(kept_k, cache.recent_dtype, turned, ATTN_F32, n);
     attn_convert(kept_v, cache.recent_dtype, values, ATTN_F32, n_v);
@@ -131,11 +160,11 @@ static void make_plain(const passage *w)
     if (k_rotated)
         attn_rotate(turned[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM);
     if (in_f32 || !w->turned)
-        attn_convert(plain_k, cache.k.dtype, turned, ATTN_F32, sizeof keys / sizeof(float));
+        store_all(0, plain_k, turned[0][0][0], sizeof keys / sizeof(float));
     memcpy(values, vals, sizeof vals);
     if (cache.rotated & ATTN_ROTATED_V)
         attn_rotate(values[0][0][0], BATCH * GROUP_HEADS * LONG, BIT_DIM_V);
-    attn_convert(plain_v, cache.v.dtype, values, ATTN_F32, sizeof vals / sizeof(float));
+    store_all(1, plain_v, values[0][0][0], sizeof vals / sizeof(float));
     keep_recent(w, turned, values);
 }
 
@@ -151,6 +180,7 @@ static attn_params bit_params(const passage *w, results *to, int64_t t, int64_t 
     p.head_dim = BIT_DIM;
     p.head_dim_v = BIT_DIM_V;
     p.causal = 1;
+    p.integer = w->whole && cache.k.dtype >= ATTN_Q8_0;
     p.window = w->window >= 0 ? ATTN_WINDOW : 0;
     p.window_left = w->window >= 0 ? w->window : 0;
     p.q = strided(&queries[0][0][t][0], QUERY_HEADS, LONGEST, BIT_DIM);
@@ -187,6 +217,15 @@ static void run_plain(const passage *w)
                   BIT_DIM_V);
     p.k.dtype = cache.k.dtype;
     p.v.dtype = cache.v.dtype;
+    if (p.k.dtype == ATTN_I8) {
+        p.k_scales.data = scales_k;
+        p.k_scales.stride_batch = p.k_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+    }
+    if (p.v.dtype == ATTN_I8) {
+        p.v_scales.data = scales_v;
+        p.v_scales.stride_batch = p.v_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+        p.v_scales.stride_dim = cache.v_scales.stride_dim == 0 ? ATTN_STRIDE_BROADCAST : 0;
+    }
     p.rotated = cache.rotated;
     p.k_centered = cache.k_mean != NULL;
     if (cache.recent > 0) { /* Number n lies in row n. */
@@ -335,11 +374,11 @@ static void compare_passage(const passage *w)
                              rows * 2 * sizeof(float)) == 0,
                   "%s, entry %d of %d, head %d, base %d, prefix %d, chunks of %d, window %d, "
                   "rollback %d, moved %d, rope %d, rotated %d, mean %d, recent %d in %d, types %s "
-                  "%s, kernels %s",
+                  "%s, whole %d, kernels %s",
                   w->route->name, (int)b, (int)w->batch, h, (int)w->base, (int)w->prefix,
                   (int)w->chunk, (int)w->window, w->rollback, w->moved, w->turned, cache.rotated,
                   cache.k_mean != NULL, (int)cache.recent, (int)cache.recent_rows,
-                  dtype_name(cache.k.dtype), dtype_name(cache.v.dtype),
+                  dtype_name(cache.k.dtype), dtype_name(cache.v.dtype), w->whole,
                   attn_kernels_name(w->kernels));
         }
 }
@@ -385,6 +424,7 @@ static passage random_passage(const struct route *route, int64_t chunk, int64_t 
     w.packed = rng_chance(30);
     w.moved = rng_chance(50);
     w.stored = !w.turned && rng_chance(50);
+    w.whole = rng_chance(40);
     w.recent = rng_chance(50) ? rng_int(1, 70) : 0;
     w.rope.interleaved = rng_chance(50);
     for (int b = 0; b < BATCH && w.positions && w.prefix == 0; b++)
@@ -403,6 +443,33 @@ static void set_recent(const passage *w, attn_cache *c, int64_t longest)
     c->recent_dtype = (int)rng_int(0, 2);
 }
 
+/* A type that K and V may have, i8 most often. */
+static int random_stored(void)
+{
+    return rng_chance(30) ? ATTN_I8 : (int)rng_int(0, ATTN_Q4_0);
+}
+
+/* Scales of K by channel, one of them 0, and of V by channel or by head. */
+static void set_cache_scales(attn_cache *c, int by_head)
+{
+    const attn_scales none = { 0, 0, 0, 0, NULL };
+    c->k_scales = c->v_scales = none;
+    if (c->k.dtype == ATTN_I8)
+        c->k_scales.data = scales_k;
+    if (c->v.dtype == ATTN_I8)
+        c->v_scales.data = scales_v;
+    c->v_scales.stride_dim = c->v.dtype == ATTN_I8 && by_head ? ATTN_STRIDE_BROADCAST : 0;
+}
+
+static void fill_cache_scales(void)
+{
+    for (int i = 0; i < GROUP_HEADS * BIT_DIM; i++)
+        scales_k[i] = 0.01f + rng_unit() / 30;
+    for (int i = 0; i < GROUP_HEADS * BIT_DIM_V; i++)
+        scales_v[i] = 0.01f + rng_unit() / 30;
+    scales_k[BIT_DIM + 5] = 0;
+}
+
 static int make_passage_cache(const passage *w)
 {
     const int64_t longest = (w->prefix > w->chunk ? w->prefix : w->chunk) + GARBAGE;
@@ -416,8 +483,10 @@ static int make_passage_cache(const passage *w)
     cache.window_left = cache.ring ? w->window : 0;
     cache.capacity = cache.ring ? w->window + longest : LONGEST + GARBAGE;
     cache.layout = (int)rng_int(0, 1);
-    cache.k.dtype = (int)rng_int(0, ATTN_Q4_0);
-    cache.v.dtype = (int)rng_int(0, ATTN_Q4_0);
+    cache.k.dtype = random_stored();
+    cache.v.dtype = random_stored();
+    fill_cache_scales();
+    set_cache_scales(&cache, rng_chance(50));
     cache.rotated = rng_chance(50) ? (int)rng_int(0, 3) : 0;
     cache.k_mean = rng_chance(40) ? mean[0] : NULL;
     if (w->recent > 0)
@@ -443,6 +512,7 @@ static void move_cache(const passage *w)
     other.layout = (int)rng_int(0, 1);
     other.k.dtype = cache.k.dtype;
     other.v.dtype = cache.v.dtype;
+    set_cache_scales(&other, cache.v_scales.stride_dim == 0);
     other.rotated = cache.rotated;
     other.k_mean = cache.k_mean;
     if (cache.recent > 0) { /* The ring may be of another size. */

@@ -86,8 +86,12 @@ enum {
     SAME_ROWS,
     UNITS,
     TWO_OF_UNITS,
+    SCALED,
     READY_KINDS
 };
+
+/* Of K and V of the kind SCALED. */
+static float fixed_scales[2 * 8];
 
 static const attn_cache not_ready;
 static float new_keys[2 * 2 * 2 * 32], turns[64 * 4];
@@ -107,6 +111,10 @@ static attn_cache ready_shape(int kind)
     c.num_layers = kind == TWO_LAYERS || kind == TWO_OF_UNITS ? 2 : 1;
     c.k.dtype = in_units ? ATTN_Q8_0 : ATTN_F16;
     c.v.dtype = in_units ? ATTN_Q4_0 : ATTN_F32;
+    if (kind == SCALED) {
+        c.k.dtype = c.v.dtype = ATTN_I8;
+        c.k_scales.data = c.v_scales.data = fixed_scales;
+    }
     c.ring = kind == RINGED;
     c.window_left = kind == RINGED ? 6 : 0;
     c.page_size = kind == FEW_PAGES || kind == ALL_PAGES ? 4 : 0;
@@ -200,10 +208,27 @@ static const misuse misuses[] = {
     N64(init, RINGED, shape.recent, 13, ARG, "recent (13) of a ring must be at most capacity (12)"),
     PTR(init, PLAIN, shape.k_mean, misuse_room.memory, ARG, "k_mean overlaps the memory"),
     INT(size, PLAIN, shape.k.dtype, 9, ARG, "k.dtype (9) must be at most 8: 0 is f32, 1 is f16"),
-    INT(size, PLAIN, shape.k.dtype, 8, UNSUPPORTED,
-        "k.dtype (8) is i8, and a cache keeps no scales"),
-    INT(size, PLAIN, shape.v.dtype, 8, UNSUPPORTED,
-        "v.dtype (8) is i8, and a cache keeps no scales"),
+    INT(size, PLAIN, shape.k.dtype, 8, ARG, "k.dtype (8) is i8, but k_scales.data is NULL"),
+    INT(init, PLAIN, shape.v.dtype, 8, ARG, "v.dtype (8) is i8, but v_scales.data is NULL"),
+    PTR(size, SCALED, shape.v_scales.data, NULL, ARG,
+        "v.dtype (8) is i8, but v_scales.data is NULL"),
+    PTR(size, PLAIN, shape.k_scales.data, fixed_scales, ARG,
+        "k.dtype (1) must be 8 for i8 when k_scales is given"),
+    PTR(size, PLAIN, shape.v_scales.data, fixed_scales, ARG,
+        "v.dtype (0) must be 8 for i8 when v_scales is given"),
+    STRIDE(size, SCALED, shape.k_scales.stride_seq, 16, ARG,
+           "k_scales.stride_seq (16) must be 0: all keys of a cache share scales"),
+    STRIDE(size, SCALED, shape.v_scales.stride_seq, -1, ARG,
+           "v_scales.stride_seq (-1) must be 0: all keys of a cache share scales"),
+    STRIDE(size, SCALED, shape.v_scales.stride_head, PTRDIFF_MAX / 4, OVERFLOW,
+           "v_scales: batch (1) x heads (2) x rows (1) x columns (8) with its strides exceeds"),
+    PTR(init, SCALED, shape.k_scales.data, misuse_room.memory + 64, ARG,
+        "k_scales overlaps the memory"),
+    PTR(init, SCALED, shape.v_scales.data, misuse_room.memory + 64, ARG,
+        "v_scales overlaps the memory"),
+    PTR(size, SCALED, shape.k_scales.data, misuse_room.memory + 2, ARG,
+        "k_scales: its address must be a multiple of 4"),
+    PTR(read, SCALED, k.data, fixed_scales, ARG, "k_scales overlaps k"),
     INT(size, PLAIN, shape.k.dtype, ATTN_Q5_0, ARG,
         "head_dim (8) must be a multiple of 32: k.dtype is q5_0"),
     N64(size, UNITS, shape.head_dim_v, 16, ARG,

@@ -24,6 +24,10 @@ int cache_start(void);
 void cache_remember(void);
 int cache_is_unchanged(void);
 
+/* What an i8 cache stores for x, and what is read of it, as docs/canon.md defines them. */
+int8_t scaled_store(float x, float scale);
+float scaled_load(int8_t number, float scale);
+
 /* A file in memory, for the callbacks of a snapshot. A call that would pass `limit` fails. */
 typedef struct snapshot_file {
     unsigned char bytes[1 << 22];

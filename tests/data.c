@@ -290,7 +290,7 @@ float float_from_bits(uint32_t bits)
 
 size_t dtype_size(int dtype)
 {
-    return dtype == ATTN_F32 ? 4 : 2;
+    return dtype == ATTN_F32 ? 4 : dtype == ATTN_I8 ? 1 : 2;
 }
 
 /* The types that K and V may have, in the order of attn_dtype. */

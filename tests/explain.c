@@ -655,6 +655,33 @@ static void check_shared_length(void)
     }
 }
 
+/* Scales count as often as they are there, and recent keys as often as they are read. */
+static void check_bytes_of_scales(void)
+{
+    enum { B = 2, H = 3, KEYS = 100, D = 8, NEW = 4, RECENT = 10 };
+    static float any[B * H * KEYS * D];
+    const double rows = B * H * NEW * D * 4, stored = B * H * KEYS * D;
+    const double by_channel = H * D * 4, by_key = B * H * KEYS * 4;
+    double want = 2 * rows + 2 * stored + by_channel + by_key;
+    attn_info info = { 0 };
+    attn_params p = { .batch = B, .num_heads_q = H, .seq_len_q = NEW, .head_dim = D };
+    p.seq_len_kv = KEYS;
+    p.q.data = p.k.data = p.v.data = any;
+    p.o.data = any;
+    p.k.dtype = p.v.dtype = ATTN_I8;
+    p.k_scales.data = p.v_scales.data = any;
+    p.k_scales.stride_batch = p.k_scales.stride_seq = ATTN_STRIDE_BROADCAST;
+    p.v_scales.stride_dim = ATTN_STRIDE_BROADCAST;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && info.bytes == want, "%.0f bytes, not %.0f: %s",
+          info.bytes, want, info.reasons);
+    p.recent.keys = RECENT;
+    p.recent.ring = KEYS;
+    p.recent.k.data = p.recent.v.data = any;
+    want += 2.0 * B * H * (RECENT + NEW - 1) * D * 4;
+    CHECK(attn_explain(&p, &info) == ATTN_OK && info.bytes == want, "%.0f bytes, not %.0f: %s",
+          info.bytes, want, info.reasons);
+}
+
 /* ---- pairs, flops and bytes against brute force ---------------------------------------------- */
 
 static int64_t floor_div(int64_t a, int64_t b)
@@ -1087,6 +1114,7 @@ TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what ru
         { "a query before o is known", check_query },
         { "kernel set by rows", check_choice },
         { "memory of shared row tiles", check_shared_length },
+        { "bytes of scales and recent keys", check_bytes_of_scales },
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         if (begin_case("%s", single[i].name))

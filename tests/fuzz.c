@@ -325,6 +325,19 @@ static void set_scales(attn_params *p)
     p->integer = p->k.dtype == ATTN_I8 && rng_chance(20); /* heads of 32 are too large here */
 }
 
+/* The last keys a second time: with one sequence and without key_base number n lies in row n. */
+static void set_recent(attn_params *p)
+{
+    if (!rng_chance(15))
+        return;
+    p->recent.keys = rng_int(1, LARGEST);
+    p->recent.ring = rng_int(LARGEST, 2 * LARGEST);
+    p->recent.k.data = k + ARENA / 2;
+    p->recent.v.data = v + ARENA / 2;
+    p->recent.k.dtype = (int)rng_int(0, 2);
+    p->recent.v.dtype = (int)rng_int(0, 2);
+}
+
 /* ---- breaking it ----------------------------------------------------------------------------- */
 
 static int64_t extreme(void)
@@ -404,7 +417,7 @@ static const size_t int_fields[] = {
     AT(logits.stage),   AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),     AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
     AT(part.keys),      AT(part.continued), AT(layout),           AT(integer),
-    AT(recent.k.dtype), AT(fast),
+    AT(recent.k.dtype), AT(fast),           AT(recent.v.dtype),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {
@@ -507,6 +520,7 @@ static attn_params random_call(void)
     set_modifiers(&p);
     set_ways(&p);
     set_scales(&p);
+    set_recent(&p);
     for (int64_t broken = rng_chance(40) ? 0 : rng_int(1, 4); broken > 0; broken--)
         break_field(&p);
     limit_counts(&p);
@@ -542,6 +556,11 @@ static int stays_inside(const attn_params *p)
         if (stride != ATTN_STRIDE_BROADCAST)
             furthest = (ptrdiff_t)larger64(furthest, larger64(stride, -stride));
     }
+    if (p->recent.keys > 0 &&
+        (p->recent.ring > 2 * LARGEST || p->recent.num_entries > LARGEST ||
+         larger64(p->batch, p->recent.num_entries) * p->num_heads_q * p->recent.ring * dim >
+             ARENA / 2))
+        return 0;
     return p->logits.num_rows <= LARGEST + 4 &&
            p->batch * p->num_heads_q * rows * larger64(dim, rows) +
                    (p->batch + p->num_heads_q + 2 * rows + dim) * furthest <=

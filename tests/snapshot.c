@@ -68,6 +68,7 @@ attn_status file_load(const attn_snapshot *s)
 static const int64_t page_sizes[] = { 0, 1, 7, 16, 64, 100 };
 
 static float mean[LAYERS * HEADS * DIM];
+static float scales[LAYERS * HEADS * DIM_V]; /* of K and of V in i8 */
 static int with_mean, with_recent, with_rows;
 
 static int start_cache(int k_type, int v_type, int64_t page_size, int ring)
@@ -85,11 +86,22 @@ static int start_cache(int k_type, int v_type, int64_t page_size, int ring)
     cache.layout = (int)rng_int(0, 1);
     cache.k.dtype = k_type;
     cache.v.dtype = v_type;
+    for (int i = 0; i < LAYERS * HEADS * DIM_V; i++)
+        scales[i] = (float)(i % 7 + 1) / 64;
+    cache.k_scales.data = k_type == ATTN_I8 ? scales : NULL;
+    cache.v_scales.data = v_type == ATTN_I8 ? scales : NULL;
     cache.k_mean = with_mean ? mean : NULL;
     cache.recent = with_recent;
     cache.recent_rows = with_rows;
     cache.recent_dtype = with_recent % 3;
     return cache_start();
+}
+
+static int start_random(void)
+{
+    const int k_type = (int)rng_int(0, ATTN_I8), v_type = (int)rng_int(0, ATTN_I8);
+    const int64_t page_size = RNG_PICK(page_sizes);
+    return start_cache(k_type, v_type, page_size, rng_chance(30));
 }
 
 static void append_keys(int64_t sequence, int64_t count)
@@ -179,8 +191,8 @@ static void write_unit(const unsigned char *unit, size_t bytes, size_t word)
 
 static void write_rows(const unsigned char *rows, int dtype, int64_t numbers)
 {
-    static const size_t words[] = { 4, 2, 2, 1, 1, 2, 2, 2 };
-    const int64_t unit = dtype >= ATTN_Q8_0 ? 32 : 1;
+    static const size_t words[] = { 4, 2, 2, 1, 1, 2, 2, 2, 1 };
+    const int64_t unit = dtype >= ATTN_Q8_0 && dtype <= ATTN_Q4_0 ? 32 : 1;
     const size_t bytes = dtype_bytes(dtype, unit);
     for (int64_t i = 0; i < numbers / unit; i++)
         write_unit(rows + (size_t)i * bytes, bytes, words[dtype]);
@@ -249,20 +261,36 @@ static uint64_t hash_of_mean(void)
     return hash;
 }
 
+/* A word for each number that has a scale, 0 without. */
+static uint64_t hash_of_scales(const attn_scales *x, int dim)
+{
+    uint64_t hash = 0;
+    for (int layer = 0; layer < LAYERS && x->data != NULL; layer++)
+        for (int h = 0; h < HEADS; h++)
+            for (int d = 0; d < dim; d++)
+                hash = mixed(
+                    hash,
+                    float_bits(
+                        x->data[layer * x->stride_batch + h * x->stride_head + d * x->stride_dim]));
+    return hash;
+}
+
 typedef struct made_of { /* what a test may falsify */
-    uint64_t facts[FACTS + 2];
+    uint64_t facts[FACTS + 2], scales[2];
     uint64_t numbers[SEQUENCES][4];
 } made_of;
 
 static made_of made_of_cache(const attn_snapshot *s)
 {
-    const made_of plain = { { 2, (uint64_t)s->batch, s->tag, cache.ring ? (uint64_t)cache.rows : 0,
-                              s->rope ? DIM : 0, s->rope && s->rope->interleaved,
-                              s->rope ? angles_of_table(s->rope) : 0, hash_of_mean(), LAYERS, HEADS,
-                              DIM, DIM_V, (uint64_t)cache.k.dtype, (uint64_t)cache.v.dtype,
-                              (uint64_t)cache.rotated, (uint64_t)cache.window_left,
-                              (uint64_t)cache.recent, (uint64_t)cache.recent_dtype },
-                            { { 0 } } };
+    const made_of plain = {
+        { 2, (uint64_t)s->batch, s->tag, cache.ring ? (uint64_t)cache.rows : 0, s->rope ? DIM : 0,
+          s->rope && s->rope->interleaved, s->rope ? angles_of_table(s->rope) : 0, hash_of_mean(),
+          LAYERS, HEADS, DIM, DIM_V, (uint64_t)cache.k.dtype, (uint64_t)cache.v.dtype,
+          (uint64_t)cache.rotated, (uint64_t)cache.window_left, (uint64_t)cache.recent,
+          (uint64_t)cache.recent_dtype },
+        { hash_of_scales(&cache.k_scales, DIM), hash_of_scales(&cache.v_scales, DIM_V) },
+        { { 0 } }
+    };
     made_of m = plain;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t q = s->sequences ? s->sequences[b] : b;
@@ -294,6 +322,11 @@ static void write_snapshot(const attn_snapshot *s, const made_of *m)
     for (int i = 0; i < FACTS + (cache.recent ? 2 : 0); i++)
         write_word(m->facts[i]);
     write_hash();
+    if (cache.k.dtype == ATTN_I8 || cache.v.dtype == ATTN_I8) {
+        write_word(m->scales[0]);
+        write_word(m->scales[1]);
+        write_hash();
+    }
     for (int64_t b = 0; b < s->batch; b++) {
         for (int i = 0; i < (cache.recent ? 4 : 3); i++)
             write_word(m->numbers[b][i]);
@@ -319,7 +352,7 @@ static void test_bytes(void)
         with_recent = i % 2 ? 0 : i / 2 * 3 + 1;
         mean[i] = (float)i;
         if (!begin_case("bytes %d", i) ||
-            !start_cache(i % 8, (i * 3 + 1) % 8, RNG_PICK(page_sizes), i % 5 == 0))
+            !start_cache(i % 9, (i * 4 + 1) % 9, RNG_PICK(page_sizes), i % 5 == 0))
             continue;
         rope.interleaved = i % 2;
         rope.base = i % 6 == 1 ? 5e5f : 0;
@@ -446,9 +479,7 @@ static void test_damages(void)
         const attn_rope rope = { 0 };
         const attn_snapshot s = file_snapshot(3, NULL, &rope);
         made_of m;
-        if (!begin_case("%d damaged files", A_CASE) ||
-            !start_cache((int)rng_int(0, 7), (int)rng_int(0, 7), RNG_PICK(page_sizes),
-                         rng_chance(30)))
+        if (!begin_case("%d damaged files", A_CASE) || !start_random())
             continue;
         fill_cache();
         m = made_of_cache(&s);
@@ -534,7 +565,7 @@ FUZZ_HARNESS(snapshot, "snapshots that say anything: refused, or loaded as they 
     made_of m;
     (void)bytes;
     (void)count;
-    if (!start_cache((int)rng_int(0, 7), (int)rng_int(0, 7), RNG_PICK(page_sizes), rng_chance(30)))
+    if (!start_random())
         return;
     fill_cache();
     m = made_of_cache(&s);
@@ -543,6 +574,8 @@ FUZZ_HARNESS(snapshot, "snapshots that say anything: refused, or loaded as they 
             rng_chance(50) ? (uint64_t)rng_int(-2, 300) : rng_u64();
     if (rng_chance(20))
         m.facts[rng_int(0, FACTS - 1)] ^= (uint64_t)1 << rng_int(0, 63);
+    if (rng_chance(10))
+        m.scales[rng_int(0, 1)] ^= 1;
     write_snapshot(&s, &m);
     remember_empty();
     use_written();
@@ -614,6 +647,54 @@ static void test_recent(void)
                   strstr(why, "recent of the cache (9), but the snapshot has no recent rows"),
               "%s", why);
     with_recent = 0;
+}
+
+/* Another cache of i8 that may load what the file holds: all channels of a head share a scale. */
+static attn_status load_with(const float *heads, int k_type, ptrdiff_t stride_dim)
+{
+    const attn_snapshot s = file_snapshot(1, NULL, NULL);
+    memset(&cache, 0, sizeof cache);
+    cache.num_sequences = SEQUENCES;
+    cache.num_layers = LAYERS;
+    cache.num_heads_kv = HEADS;
+    cache.head_dim = DIM;
+    cache.head_dim_v = DIM_V;
+    cache.capacity = CAPACITY;
+    cache.page_size = 7;
+    cache.k.dtype = k_type;
+    cache.v.dtype = ATTN_I8;
+    cache.k_scales.data = k_type == ATTN_I8 ? heads : NULL;
+    cache.v_scales.data = scales;
+    cache.k_scales.stride_dim = stride_dim;
+    return cache_start() ? file_load(&s) : ATTN_OK;
+}
+
+/* A load compares scales, however they are shared, and storage types before them. */
+static void test_scales(void)
+{
+    static float heads[LAYERS * HEADS * DIM];
+    const attn_snapshot s = file_snapshot(1, NULL, NULL);
+    if (!begin_case("scales") || !start_cache(ATTN_I8, ATTN_I8, 0, 0))
+        return;
+    for (int i = 0; i < LAYERS * HEADS * DIM; i++)
+        scales[i] = (float)(i / DIM + 1) / 32;
+    append_keys(0, 70);
+    CHECK(file_save(&s) == ATTN_OK, "%s", why);
+    for (int i = 0; i < LAYERS * HEADS; i++)
+        heads[i] = (float)(i + 1) / 32;
+    CHECK(load_with(heads, ATTN_I8, ATTN_STRIDE_BROADCAST) == ATTN_OK, "%s", why);
+    heads[LAYERS * HEADS - 1] += 1;
+    CHECK(load_with(heads, ATTN_I8, ATTN_STRIDE_BROADCAST) == ATTN_ERR_ARG &&
+              strstr(why, "snapshot: hash of k_scales (") != NULL,
+          "%s", why);
+    heads[LAYERS * HEADS - 1] -= 1;
+    scales[LAYERS * HEADS * DIM_V - 1] += 1;
+    CHECK(load_with(heads, ATTN_I8, ATTN_STRIDE_BROADCAST) == ATTN_ERR_ARG &&
+              strstr(why, "snapshot: hash of v_scales (") != NULL,
+          "%s", why);
+    CHECK(load_with(heads, ATTN_Q8_0, 0) == ATTN_ERR_ARG &&
+              strstr(why, "snapshot: k.dtype (8) must be 5, as here") != NULL,
+          "%s", why);
 }
 
 static void test_ropes(void)
@@ -772,4 +853,5 @@ TEST_GROUP(snapshot, RUN_ONCE, "snapshots of caches: bytes, damage, strangers, e
     test_callbacks();
     test_damages();
     test_recent();
+    test_scales();
 }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 8, DIM = 128, MOST_KEYS = 262144, OUTLIER = 37 };
+enum { ROWS = 8, DIM = 128, MOST_KEYS = 262144, OUTLIER = 37, STATIC = 2 };
 
 static float *q, *k, *v, *o, *k_scales, *v_scales, mean[DIM];
 static double *exact;
@@ -138,6 +138,31 @@ static void store(void *to, int type, const float *from, const float *centre, in
     }
 }
 
+/* i8 in a cache, with static scales of channels for K and V: those of the last 1024 keys of all, as of a
+ * calibration. Returns the memory of the cache. */
+static void *store_static(attn_params *p, long keys)
+{
+    const size_t other = (size_t)(MOST_KEYS - 1024) * DIM;
+    attn_cache c = { .num_sequences = 1, .num_heads_kv = 1, .head_dim = DIM };
+    attn_cache_step s = { .batch = 1, .seq_len = keys };
+    size_t bytes;
+    void *memory;
+    store_by_channel(k_stored, k_scales, k + other, 1024);
+    store_by_channel(v_stored, v_scales, v + other, 1024);
+    c.capacity = keys;
+    c.k.dtype = c.v.dtype = ATTN_I8;
+    c.k_scales.data = k_scales;
+    c.v_scales.data = v_scales;
+    s.k.data = k;
+    s.v.data = v;
+    check(attn_cache_size(&c, &bytes, NULL, 0));
+    memory = room(bytes);
+    check(attn_cache_init(&c, memory, bytes, NULL, 0));
+    check(attn_cache_append(&c, &s, NULL, 0));
+    check(attn_cache_view(&c, 0, NULL, 1, p, NULL, 0, NULL, 0));
+    return memory;
+}
+
 /* The scales of keys come as one a token or, with `channels`, one a channel; those of values as one a
  * token. */
 static void store_scaled(attn_params *p, int channels, long keys)
@@ -161,6 +186,7 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
 {
     attn_params p = { .batch = 1, .num_heads_q = 1, .seq_len_q = ROWS, .head_dim = DIM };
     double wrong = 0, size = 0;
+    void *cached = NULL;
     size_t bytes;
     int n;
     p.seq_len_kv = keys;
@@ -182,7 +208,9 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
     }
     p.k.data = k_stored;
     p.v.data = v_stored;
-    if (k_type == ATTN_I8) {
+    if (channels == STATIC) {
+        cached = store_static(&p, keys);
+    } else if (k_type == ATTN_I8) {
         store_scaled(&p, channels, keys);
     } else {
         store(k_stored, k_type, k, centered ? mean : NULL, rotated & ATTN_ROTATED_K, keys);
@@ -192,6 +220,7 @@ static double error(int k_type, int v_type, int integer, int rotated, int center
     workspace = room(bytes);
     check(attn_forward(&p, workspace, bytes));
     free(workspace);
+    free(cached);
     for (n = 0; n < ROWS * DIM; n++) {
         const double apart = (double)o[n] - exact[n];
         wrong += apart * apart;
@@ -257,6 +286,9 @@ int main(void)
         { "i8, a scale per token, whole numbers", ATTN_I8, ATTN_I8, 1, 0, 0, 0 },
         { "i8, K with a scale per channel", ATTN_I8, ATTN_I8, 0, 0, 0, 1 },
         { "i8, K with a scale per channel, whole numbers", ATTN_I8, ATTN_I8, 1, 0, 0, 1 },
+        { "i8 in a cache, static scales per channel", ATTN_I8, ATTN_I8, 0, 0, 0, STATIC },
+        { "i8 in a cache, static scales per channel, whole numbers", ATTN_I8, ATTN_I8, 1, 0, 0,
+          STATIC },
         { "e4m3", ATTN_E4M3, ATTN_E4M3, 0, 0, 0, 0 },
         { "e5m2", ATTN_E5M2, ATTN_E5M2, 0, 0, 0, 0 },
         { "q5_0", ATTN_Q5_0, ATTN_Q5_0, 0, 0, 0, 0 },

@@ -99,6 +99,9 @@ int case_v_dtype(const bench_case *c)
 
 double case_key_bytes(const bench_case *c)
 {
+    if (c->keys.kind != KEYS_PLAIN) /* A cache has no scales of rows. */
+        return (double)(case_bytes(case_k_dtype(c), c->head_dim) +
+                        case_bytes(case_v_dtype(c), c->head_dim_v));
     return (double)(case_row_bytes(case_k_dtype(c), c->head_dim) +
                     case_row_bytes(case_v_dtype(c), c->head_dim_v));
 }

@@ -17,6 +17,15 @@ double keys_cache_bytes(const bench_case *c)
 
 /* ---- an empty cache */
 
+/* What all numbers of a side share, as rows of plain arrays do. */
+static attn_scales scales_of(int dtype)
+{
+    static const float scale = CASE_SCALE;
+    const ptrdiff_t one = ATTN_STRIDE_BROADCAST;
+    const attn_scales shared = { one, one, one, one, &scale }, none = { 0, 0, 0, 0, NULL };
+    return dtype == ATTN_I8 ? shared : none;
+}
+
 static attn_cache cache_of(const bench_case *c)
 {
     const int ring = c->keys.kind == KEYS_RING;
@@ -35,7 +44,9 @@ static attn_cache cache_of(const bench_case *c)
                                .recent = c->keys.recent,
                                .recent_rows = c->keys.recent ? capacity : 0,
                                .k.dtype = case_k_dtype(c),
-                               .v.dtype = case_v_dtype(c) };
+                               .v.dtype = case_v_dtype(c),
+                               .k_scales = scales_of(case_k_dtype(c)),
+                               .v_scales = scales_of(case_v_dtype(c)) };
     return cache;
 }
 

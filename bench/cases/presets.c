@@ -221,7 +221,7 @@ static const case_row rank[] = {
  * The first case of a group is a contiguous cache, and the others are compared with it. A prefill of
  * the short list is small enough for a CPU without FMA. */
 #define ALL_PLACES "keys=contiguous,plain,pages-16,ring,pages-1,pages-256"
-#define EACH_TYPE "types=f32,f16,bf16,q8_0,q5_0,q4_0,e4m3,e5m2 "
+#define EACH_TYPE "types=f32,f16,bf16,q8_0,q5_0,q4_0,e4m3,e5m2,i8 "
 /* Every type in turn with f16, and quantised ones in whole numbers, too. */
 #define ALL_TYPES(shape)                                                                           \
     TYPES_IN_TURN shape " types=f16,f32,bf16,e4m3,e5m2,q8_0/q4_0 |" TYPES_IN_TURN shape            \

@@ -210,7 +210,7 @@ typedef enum attn_dtype {
     ATTN_Q4_0 = 7, /* 18 bytes: of 4 bits, from -8 to 7 */
 
     /* int8_t, -128 to 127, times f32 scales of the caller's own (attn_scales). Only K and V of
-     * attn_forward, its parts included, may have it: caches and the other levels refuse it. */
+     * attn_forward, its parts included, and of caches may have it: the other levels refuse it. */
     ATTN_I8 = 8
 } attn_dtype;
 
@@ -247,7 +247,8 @@ typedef struct attn_tensor {
  *     p.v_scales.stride_batch = p.v_scales.stride_seq = ATTN_STRIDE_BROADCAST;
  *
  * Any other sharing works too, down to one scale for all. Scales may be any numbers; with one that is not
- * finite its products are what IEEE arithmetic says. attn_quantise_i8 makes scales per token. */
+ * finite its products are what IEEE arithmetic says. attn_quantise_i8 makes scales per token; an attn_cache
+ * stores rows with those of a calibration. */
 typedef struct attn_scales {
     ptrdiff_t stride_batch, stride_head, stride_seq, stride_dim; /* elements; 0 means packed */
     const float *data;                                           /* NULL where there are none */

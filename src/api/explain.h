@@ -15,9 +15,9 @@ typedef struct attn_info {
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
     size_t workspace_bytes;            /* what attn_workspace_size gives */
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
-    double pairs;      /* pairs that lengths, causal, window, chunked and prefix leave visible */
-    double flops;      /* 2 * pairs * (head_dim + head_dim_v) */
-    double bytes;      /* size of q, k, v, o, lse and stats, each touched once */
+    double pairs; /* pairs that lengths, causal, window, chunked and prefix leave visible */
+    double flops; /* 2 * pairs * (head_dim + head_dim_v) */
+    double bytes; /* size of q, k, v, their scales and recent rows, o, lse and stats, each once */
     char reasons[512]; /* why this path is taken and no other: sentences joined by "; " */
 } attn_info;
 

@@ -17,13 +17,14 @@
  * Same bits. A snapshot holds the stored bytes of K and V, by number. What is computed and appended
  *   after a load has the bits that it would have had without. The other cache may have another layout,
  *   page size, capacity and byte order. A load refuses a snapshot that differs in num_layers,
- *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, recent, recent_dtype, ring or window_left, in the
- *   rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
- * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree.
+ *   num_heads_kv, head_dim, head_dim_v, a storage type, `rotated`, k_mean, k_scales, v_scales, recent,
+ *   recent_dtype, ring or window_left, in the rows of a ring, in the rope of its keys, in s.batch, in s.tag, or in the numerics version.
+ * Format. All numbers are 64-bit integers, least significant byte first. A head says what must agree; behind
+ *   it, where K or V is of ATTN_I8, stand hashes of the scales.
  *   Each sequence follows: its begin, end and overwritten_below, with recent keys also recent_begin, then
  *   for each layer its rows in blocks of up to 64 numbers, which end before a multiple of 64: K and then V
- *   as [head, row, dim], and behind them the recent rows. The head, the numbers of a sequence, and each
- *   block end with a hash of everything so far. The first eight bytes name the format and its version:
+ *   as [head, row, dim], and behind them the recent rows. The head, the hashes of scales, the numbers of a
+ *   sequence, and each block end with a hash of everything so far. The first eight bytes name the format and its version:
  *   attnsnp1, or attnrec1 with recent keys.
  * Damage. The hash finds every change within one word of eight bytes, and misses about one in 2^64 of
  *   other damages. It is no signature: whoever can write a file can make one that loads. What such a

@@ -99,7 +99,8 @@ static void copy_recent(const attn_cache *c, int64_t from, int64_t to)
             cache_run run = { .number = max64(c->recent_begin[to], c->begin[to]) };
             while (next_recent(c, from, c->end[to], &run)) {
                 const cache_place target = { to, run.at.row };
-                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+                copy_heads(&o, target, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim,
+                           &no_scales);
             }
         }
 }
@@ -198,6 +199,18 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
     return chosen;
 }
 
+/* view_scales shows a layer's scales, which keys share, as sequences or pages do. */
+static attn_scales view_scales(const attn_cache *c, int side, int64_t layer)
+{
+    attn_scales x = scales_of_layer(c, side, layer);
+    if (!x.data)
+        return no_scales;
+    x.stride_batch = x.stride_seq = ATTN_STRIDE_BROADCAST;
+    x.stride_head = x.stride_head ? x.stride_head : ATTN_STRIDE_BROADCAST;
+    x.stride_dim = x.stride_dim ? x.stride_dim : ATTN_STRIDE_BROADCAST;
+    return x;
+}
+
 static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
 {
     const attn_output k = layer_of(c, CACHE_K, layer), v = layer_of(c, CACHE_V, layer);
@@ -207,6 +220,8 @@ static void view_storage(const attn_cache *c, int64_t layer, attn_params *p)
     p->head_dim_v = c->head_dim_v;
     p->k = as_tensor(&k);
     p->v = as_tensor(&v);
+    p->k_scales = view_scales(c, CACHE_K, layer);
+    p->v_scales = view_scales(c, CACHE_V, layer);
     p->rotated = c->rotated;
     p->k_centered = c->k_mean != NULL;
 }
@@ -351,10 +366,11 @@ static void read_rows(const attn_cache *c, int side, int64_t layer, int64_t q, i
 {
     const attn_output o = layer_of(c, side, layer);
     const attn_tensor t = as_tensor(&o);
+    const attn_scales by = scales_of_layer(c, side, layer);
     cache_run run = { .number = first };
     cache_place at = { 0, 0 };
     while (to->data && next_run(c, q, first + count, &run)) {
-        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim);
+        copy_heads(to, at, &t, run.at, c->num_heads_kv, run.rows, side_of(c, side).dim, &by);
         at.row += run.rows;
     }
 }

@@ -113,7 +113,8 @@ static void copy_entry(const attn_cache *c, cache_place from, int64_t to, int64_
         for (side = 0; side < CACHE_SIDES; side++) {
             const attn_output o = layer_of(c, side, layer);
             const attn_tensor t = as_tensor(&o);
-            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim);
+            copy_heads(&o, target, &t, from, c->num_heads_kv, rows, side_of(c, side).dim,
+                       &no_scales);
         }
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "../api/cache.h"
+#include "../convert.c"
 #include "../overlap.c"
 
 enum { CACHE_K = 0, CACHE_V = 1, CACHE_SIDES = 2 };
@@ -82,22 +83,43 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
                                  (ptrdiff_t)(head) * (x).stride_head +                             \
                                  (ptrdiff_t)(at).row * (x).stride_seq)
 
-/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
- * bit, NaN and -0 included. Rows that lie one after the other on both sides are copied as one. */
-static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
-                       cache_place from_at, int64_t heads, int64_t count, int64_t dim)
+/* scales_of_side gives the scales of K or V of all layers, whose strides are resolved: an axis that is
+ * shared has a stride of 0. */
+static const attn_scales *scales_of_side(const attn_cache *c, int side)
 {
-    const int together = to->stride_seq == dim && from->stride_seq == dim;
+    return side == CACHE_K ? &c->k_scales : &c->v_scales;
+}
+
+/* scales_of_layer gives those of one layer: [head, dim]. */
+static attn_scales scales_of_layer(const attn_cache *c, int side, int64_t layer)
+{
+    attn_scales x = *scales_of_side(c, side);
+    x.data = x.data ? x.data + layer * x.stride_batch : NULL;
+    return x;
+}
+
+static const attn_scales no_scales = { .data = NULL };
+
+/* copy_heads copies all heads of `count` rows; if both sides have one storage type it keeps every
+ * bit, NaN and -0 included. Else i8 takes scales `by`. Rows that lie one after the other on both sides are
+ * copied as one, unless they have scales. */
+static void copy_heads(const attn_output *to, cache_place at, const attn_tensor *from,
+                       cache_place from_at, int64_t heads, int64_t count, int64_t dim,
+                       const attn_scales *by)
+{
+    const int together = to->stride_seq == dim && from->stride_seq == dim && !by->data;
     const int64_t n = together ? dim * count : dim, rows = together ? min64(count, 1) : count;
     int64_t h, i;
     for (h = 0; h < heads; h++) {
+        const row_scales scales = { by->data ? by->data + h * by->stride_head : NULL,
+                                    by->stride_dim };
         char *y = (char *)to->data + BYTES_TO(*to, at, h);
         const char *x = (const char *)from->data + BYTES_TO(*from, from_at, h);
         for (i = 0; i < rows; i++) {
             if (to->dtype == from->dtype)
                 memcpy(y, x, (size_t)bytes_between(to->dtype, n));
             else
-                attn_convert(y, to->dtype, x, from->dtype, (size_t)n);
+                convert_run(y, to->dtype, x, from->dtype, n, scales);
             y += bytes_between(to->dtype, to->stride_seq);
             x += bytes_between(from->dtype, from->stride_seq);
         }
@@ -129,6 +151,12 @@ static const call_field cache_fields[] = {
     { ANY_DTYPE(v.dtype, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL), .output = OUTPUT_RESULT },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
+};
+
+/* Scales are those of a call whose entries are layers with one key. */
+static const call_field scale_fields[] = {
+    { SCALES(k_scales, AXIS_DIM) },
+    { SCALES(v_scales, AXIS_DIM_V) },
 };
 
 /* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
@@ -183,9 +211,18 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
     return desk;
 }
 
-#define NO_SCALES                                                                                  \
-    " is i8, and a cache keeps no scales: take 5, q8_0, which brings them along at 8.5 bits a "    \
-    "number"
+/* check_scales_of wants scales where a side's numbers have some, and keys to share them. */
+static attn_status check_scales_of(const attn_cache *c, int side, text *why)
+{
+    const cache_side s = side_of(c, side);
+    const attn_scales *x = scales_of_side(c, side);
+    const attn_status status = check_scales_given(s.name, s.storage.dtype, x, why);
+    if (status || !x->stride_seq || x->stride_seq == ATTN_STRIDE_BROADCAST)
+        return status;
+    put(why, s.name);
+    return bad_field(why, ATTN_ERR_ARG, "_scales.stride_seq", x->stride_seq,
+                     " must be 0: all keys of a cache share scales");
+}
 
 static attn_status check_recent_fields(const attn_cache *c, text *why)
 {
@@ -205,10 +242,6 @@ static attn_status check_fields(const attn_cache *c, text *why)
     attn_status status = check_values(cache_fields, COUNT_OF(cache_fields), c, why);
     if (status)
         return status;
-    if (has_scales(c->k.dtype))
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "k.dtype", c->k.dtype, NO_SCALES);
-    if (has_scales(c->v.dtype))
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "v.dtype", c->v.dtype, NO_SCALES);
     if (c->window_left && !c->ring)
         return bad_field(why, ATTN_ERR_ARG, "window_left", c->window_left,
                          " is set, but ring is 0: set ring = 1");
@@ -219,6 +252,8 @@ static attn_status check_fields(const attn_cache *c, text *why)
         return bad_field(why, ATTN_ERR_ARG, "num_pages", c->num_pages,
                          " is set, but page_size is 0");
     status = check_recent_fields(c, why);
+    status = status ? status : check_scales_of(c, CACHE_K, why);
+    status = status ? status : check_scales_of(c, CACHE_V, why);
     status = status ? status : check_output_fields(cache_fields, COUNT_OF(cache_fields), c, why);
     status = status ? status : check_output_stride("k_stride_layer", "", c->k_stride_layer, why);
     return status ? status : check_output_stride("v_stride_layer", "", c->v_stride_layer, why);
@@ -265,6 +300,16 @@ static void resolve_cache(attn_cache *c)
     c->v_stride_layer = pack_storage(c, c->head_dim_v, &c->v, c->v_stride_layer);
     settle_storage(c, CACHE_K);
     settle_storage(c, CACHE_V);
+}
+
+static call_axes axes_of_scales(const attn_cache *c)
+{
+    const call_axes x = { .count = { [AXIS_ENTRY] = c->num_layers,
+                                     [AXIS_HEAD_KV] = c->num_heads_kv,
+                                     [AXIS_KEY] = 1,
+                                     [AXIS_DIM] = c->head_dim,
+                                     [AXIS_DIM_V] = c->head_dim_v } };
+    return x;
 }
 
 /* span_of counts the elements from the first to the last. */
@@ -365,40 +410,65 @@ static int64_t mean_floats(const attn_cache *c)
     return c->k_mean ? times(times(c->num_layers, c->num_heads_kv), c->head_dim) : 0;
 }
 
-static area area_of_mean(const attn_cache *c)
+static area area_of_scales(const attn_cache *c, int side)
 {
+    const attn_scales *x = scales_of_side(c, side);
+    const int64_t count[] = { c->num_layers, c->num_heads_kv, side_of(c, side).dim };
+    const ptrdiff_t stride[] = { x->stride_batch, x->stride_head, x->stride_dim };
+    if (!x->data)
+        return area_of_bytes("", NULL, 0);
+    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x->data, 3, count, stride,
+                   sizeof(float), 1);
+}
+
+/* The arrays of a cache beside its memory: storage, which it writes, and what it reads. */
+enum { CACHE_WRITES = CACHE_SIDES, CACHE_AREAS = CACHE_WRITES + 3 };
+
+static area area_of_cache(const attn_cache *c, int which)
+{
+    if (which < CACHE_WRITES)
+        return area_of_storage(c, which);
+    if (which < CACHE_WRITES + CACHE_SIDES)
+        return area_of_scales(c, which - CACHE_WRITES);
     return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
 }
 
-/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the
- * cache. */
+/* check_storage_apart wants storage of the caller's own, and the memory, to share nothing with the rest
+ * of the cache. */
 static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
                                        text *why)
 {
-    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area m = area_of_bytes("the memory", memory, bytes), mean = area_of_mean(c);
-    attn_status status = check_pair(&k, &v, why);
-    status = status ? status : check_pair(&k, &m, why);
-    status = status ? status : check_pair(&v, &m, why);
-    status = status ? status : check_pair(&mean, &k, why);
-    status = status ? status : check_pair(&mean, &v, why);
-    return status ? status : check_pair(&mean, &m, why);
+    const area m = area_of_bytes("the memory", memory, bytes);
+    attn_status status = ATTN_OK;
+    int i, j;
+    for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        for (j = 0; j < i && j < CACHE_WRITES && !status; j++) {
+            const area b = area_of_cache(c, j);
+            status = check_pair(&a, &b, why);
+        }
+        status = status ? status : check_pair(&a, &m, why);
+    }
+    return status;
 }
 
-/* check_arrays_apart wants the arrays of a set to share nothing with storage. */
+/* check_arrays_apart wants the arrays of a set to share nothing with those of the cache. */
 static attn_status check_arrays_apart(const attn_cache *c, const array_set *set, text *why)
 {
-    const area k = area_of_storage(c, CACHE_K), v = area_of_storage(c, CACHE_V);
-    const area mean = area_of_mean(c);
-    attn_status status = check_written(set, 1, &k, why);
-    status = status ? status : check_written(set, 1, &v, why);
-    return status ? status : check_written(set, 1, &mean, why);
+    attn_status status = ATTN_OK;
+    int i;
+    for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        status = check_written(set, 1, &a, why);
+    }
+    return status;
 }
 
 /* check_shape turns *c into *resolved, which needs *bytes of memory, or says what is wrong with
  * it. */
 static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_t *bytes, text *why)
 {
+    call_axes scales;
     attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
@@ -420,6 +490,9 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
                            NUMBERS(c->recent_rows, c->recent));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
+    scales = axes_of_scales(resolved);
+    status = status ? status
+                    : resolve_arrays(scale_fields, COUNT_OF(scale_fields), resolved, &scales, why);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
     status = status ? status : check_storage_apart(resolved, NULL, 0, why);
     if (status)

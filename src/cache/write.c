@@ -77,11 +77,12 @@ static void turn_run(const attn_cache *c, const attn_cache_step *s, cache_place 
     apply_rope(s->rope, &rows);
 }
 
-static void copy_run(const attn_cache *c, const attn_cache_step *s, cache_place from,
+static void copy_run(const attn_cache *c, int64_t layer, const attn_cache_step *s, cache_place from,
                      const cache_run *run, int side, const attn_output *to)
 {
+    const attn_scales by = scales_of_layer(c, side, layer);
     copy_heads(to, run->at, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, run->rows,
-               side_of(c, side).dim);
+               side_of(c, side).dim, &by);
 }
 
 /* on_desk tells whether rows of a side go by way of a desk to a type: they are centered or rotated, or
@@ -118,7 +119,8 @@ static void lay_row(const attn_cache *c, int64_t layer, const attn_cache_step *s
         rows.y = *desk;
         apply_rope(s->rope, &rows);
     } else {
-        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim);
+        copy_heads(desk, only, side == CACHE_K ? &s->k : &s->v, from, c->num_heads_kv, 1, dim,
+                   &no_scales);
     }
     finish_desk(c, layer, side, desk->data);
 }
@@ -130,11 +132,12 @@ static void desk_run(const attn_cache *c, int64_t layer, const attn_cache_step *
     const int64_t dim = side_of(c, side).dim;
     const attn_output desk = desk_of(c, layer, q, dim);
     const attn_tensor laid = as_tensor(&desk);
+    const attn_scales by = scales_of_layer(c, side, layer);
     int64_t i;
     for (i = 0; i < run->rows; i++) {
         const cache_place x = { from.entry, from.row + i }, y = { run->at.entry, run->at.row + i };
         lay_row(c, layer, s, side, x, run->number + i, &desk);
-        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim);
+        copy_heads(to, y, &laid, only, c->num_heads_kv, 1, dim, &by);
     }
 }
 
@@ -148,7 +151,7 @@ static void write_run(const attn_cache *c, int64_t layer, const attn_cache_step 
     else if (side == CACHE_K && s->rope)
         turn_run(c, s, from, run, to);
     else
-        copy_run(c, s, from, run, side, to);
+        copy_run(c, layer, s, from, run, side, to);
 }
 
 /* write_recent writes those keys of a part that its ring of recent rows keeps. */

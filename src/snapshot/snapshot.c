@@ -70,6 +70,21 @@ static int64_t hash_mean(const attn_cache *c)
     return (int64_t)hash;
 }
 
+/* hash_scales takes a scale for each number of each layer, so that it does not matter which are shared. */
+static int64_t hash_scales(const attn_cache *c, int side)
+{
+    const int64_t dim = side_of(c, side).dim;
+    uint64_t hash = 0;
+    int64_t layer, i;
+    for (layer = 0; layer < c->num_layers; layer++) {
+        const attn_scales x = scales_of_layer(c, side, layer);
+        for (i = 0; i < c->num_heads_kv * dim && x.data; i++)
+            hash =
+                hash_word(hash, bits_of(x.data[i / dim * x.stride_head + i % dim * x.stride_dim]));
+    }
+    return (int64_t)hash;
+}
+
 /* list_fields lists the values of n fields of a cache. */
 static void list_fields(const attn_cache *c, const call_field *fields, int n, snapshot_fact *facts)
 {
@@ -134,12 +149,12 @@ static attn_status pass_format(const attn_cache *c, stream *st, text *why)
     return stream_status(st, why);
 }
 
-static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
+/* pass_facts passes a section of facts and wants them to agree. */
+static attn_status pass_facts(stream *st, const snapshot_fact *own, int n, text *why)
 {
-    snapshot_fact own[FACTS + RECENT_FACTS];
     int64_t theirs[FACTS + RECENT_FACTS];
     attn_status status;
-    int i, n = list_facts(c, st->ends, own);
+    int i;
     begin_section(st, n * 8);
     for (i = 0; i < n; i++) {
         theirs[i] = own[i].number;
@@ -155,6 +170,19 @@ static attn_status pass_facts(const attn_cache *c, stream *st, text *why)
             status = ATTN_ERR_ARG;
         }
     return status;
+}
+
+/* pass_agreed passes what every snapshot says, and then hashes of scales where there are some. */
+static attn_status pass_agreed(const attn_cache *c, stream *st, text *why)
+{
+    snapshot_fact own[FACTS + RECENT_FACTS];
+    const int n = list_facts(c, st->ends, own);
+    const snapshot_fact scales[] = { { "hash of k_scales", hash_scales(c, CACHE_K) },
+                                     { "hash of v_scales", hash_scales(c, CACHE_V) } };
+    const attn_status status = pass_facts(st, own, n, why);
+    if (status || !(c->k_scales.data || c->v_scales.data))
+        return status;
+    return pass_facts(st, scales, COUNT_OF(scales), why);
 }
 
 /* A kept_rows is the rows of a cache as they are stored, or those that are recent. */
@@ -252,7 +280,7 @@ OWN_FRAME static attn_status save_all(const attn_cache *c, const attn_snapshot *
     stream st = { .ends = s };
     attn_status status = pass_format(c, &st, why);
     int64_t b;
-    status = status ? status : pass_facts(c, &st, why);
+    status = status ? status : pass_agreed(c, &st, why);
     for (b = 0; b < s->batch && !status; b++) {
         const int64_t q = entry32(s->sequences, b, b);
         sequence_numbers x = { c->begin[q], c->end[q], c->overwritten_below[q],
@@ -365,7 +393,7 @@ OWN_FRAME static attn_status load_all(attn_cache *c, const attn_snapshot *s, tex
     stream st = { .ends = s, .loading = 1 };
     attn_status status = pass_format(c, &st, why);
     int64_t b;
-    status = status ? status : pass_facts(c, &st, why);
+    status = status ? status : pass_agreed(c, &st, why);
     for (b = 0; b < s->batch && !status; b++)
         status = load_sequence(c, &st, entry32(s->sequences, b, b), why);
     for (b = 0; b < s->batch && status; b++)

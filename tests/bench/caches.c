@@ -162,13 +162,15 @@ static void check_bytes(void)
                  { ATTN_BF16, ATTN_F32, 4096 },
                  { ATTN_Q8_0, ATTN_Q4_0, 8 * (4 * 34 + 2 * 18) },
                  { ATTN_Q5_0, ATTN_E4M3, 8 * (4 * 22 + 64) },
-                 { ATTN_I8, ATTN_I8, 8 * (128 + 4 + 64 + 4) } };
+                 { ATTN_I8, ATTN_I8, 8 * (128 + 64) } };
     for (int i = 0; i < 7; i++) {
         const double got = bytes_of(want[i].k, want[i].v, 0, KEYS_CONTIGUOUS);
         expect(got == want[i].bytes, "bytes of a token", got);
     }
+    const double by_row = bytes_of(ATTN_I8, ATTN_I8, 0, KEYS_PLAIN);
     const double forked = bytes_of(ATTN_F16, ATTN_F16, 600, KEYS_PAGED);
     const double copied = bytes_of(ATTN_F16, ATTN_F16, 600, KEYS_CONTIGUOUS);
+    expect(by_row == 8 * (128 + 4 + 64 + 4), "rows of plain arrays have scales", by_row);
     expect(forked == (600 + 8 * 400) * 3072, "shared pages count once", forked);
     expect(copied == 8 * 1000 * 3072, "copies each", copied);
 }
@@ -257,7 +259,7 @@ static bench_case typed_of(keys_kind kind, int dtype, int integer)
 static void check_typed(bench_context *x)
 {
     for (int dtype = ATTN_F32; dtype <= ATTN_I8; dtype++)
-        for (int kind = KEYS_PLAIN; kind <= (dtype == ATTN_I8 ? KEYS_PLAIN : KEYS_PAGED); kind++)
+        for (int kind = KEYS_PLAIN; kind <= KEYS_PAGED; kind++)
             for (int integer = 0; integer <= (dtype >= ATTN_Q8_0); integer++) {
                 const bench_case c = typed_of((keys_kind)kind, dtype, integer);
                 bench_result r;
