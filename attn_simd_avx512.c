@@ -79,6 +79,7 @@
 #define I_TURNED 0x80808080u
 #define i_turn(x) _mm512_xor_si512(x, _mm512_set1_epi32((int)I_TURNED))
 #define i_bytes(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(p)))
+#define HAS_TABLES 1
 #define v_four(x, y) four_avx512(x, y)
 #define v_five(x, y) five_avx512(x, y)
 #define I_PARTS 2

@@ -49,7 +49,7 @@
  *   i_sum(sum, k, q)  on every CPU: sum + the products of parts of k and q
  *   i_bytes(p)     VL bytes, without signs, as words: for few rows
  *   v_four(x, y)   the numbers of the lower 4 bits of words, less 8, times y;  v_five(x, y)  of the lower 5
- *                  bits, less 16: for few rows
+ *                  bits, less 16: for few rows;  HAS_TABLES  whether each is one look-up, 0 if not defined
  *   i_part(x, e)   part e of I_PARTS, 1 or 2: of 2 the numbers of bytes 0 and 2 of each word, in 16 bits, or
  *                  of bytes 1 and 3; of 1 the bytes themselves
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
@@ -358,6 +358,7 @@ INLINE void isa(ask)(attn_ahead *a)
 
 /* Words that operators of C take. */
 typedef uint32_t isa(wholes) __attribute__((vector_size(4 * VL)));
+typedef int8_t isa(octets) __attribute__((vector_size(4 * VL)));
 typedef int32_t isa(integers) __attribute__((vector_size(4 * VL)));
 
 /* ---- both matrix products */
@@ -1707,6 +1708,9 @@ INLINE void isa(units_many)(const attn_product *p, const char *row, float *to, i
 }
 
 #ifdef FEW
+#ifndef HAS_TABLES
+#define HAS_TABLES 0
+#endif
 /* 16 bytes of a unit of each of a vector of keys, turned: x[i] has word i of every key. */
 typedef struct isa(turned)
 {
@@ -1781,28 +1785,44 @@ INLINE void isa(few_sums)(int dots, int dtype, int rows, const isa(units) * q,
         sums[r] = i_floats(sum[r]);
 }
 
-/* The chains of few lanes go on over a unit of a vector of keys, the numbers of which become f32. */
-INLINE void isa(few_floats)(int dtype, int rows, const float *q, const char *const *from,
-                            ptrdiff_t step, vf scales, vf *chain)
+/* 2^24 times number 16 h + 4 i + e of each key: what its byte is as the upper one of a word, where its sign
+ * is in place. */
+INLINE vf isa(raised_number)(int dtype, int h, int i, int e, const isa(turned) * t)
 {
-    isa(turned) t;
+    const isa(wholes) word = isa(word_of)(dtype, h, i, t), none = { 0 };
+    const isa(octets) raised = (isa(octets))(none + ALL_BYTES((uint32_t)RAISED(dtype)));
+    const isa(wholes) bytes = dtype == ATTN_Q8_0 ? word : (isa(wholes))((isa(octets))word - raised);
+    const vf times = v_set1(0x1p24f);
+    if (HAS_TABLES && dtype == ATTN_Q5_0)
+        return v_five((vi)(word >> 8 * e), times);
+    if (HAS_TABLES && dtype == ATTN_Q4_0)
+        return v_four((vi)(word >> 8 * e), times);
+    return i_floats((vi)(bytes << (24 - 8 * e) & 0xff000000u));
+}
+
+/* The chains of few lanes go on over a unit of `vectors` of keys, the numbers of which become f32. */
+INLINE void isa(few_floats)(int dtype, int rows, int vectors, const float *q,
+                            const char *const *from, ptrdiff_t step, const vf *scales,
+                            vf (*chain)[FEW])
+{
+    isa(turned) t[2];
+    vf by[2], k[2];
+    EACH_OF(g, 2, vectors)
+        by[g] = v_mul(scales[g], v_set1(0x1p-24f));
     EACH(h, 2) {
-        isa(turn_half)(dtype, h, from, step, &t);
-        EACH(i, 4) {
-            const isa(wholes) word = isa(word_of)(dtype, h, i, &t);
+        EACH_OF(g, 2, vectors)
+            isa(turn_half)(dtype, h, from + g * QUARTERS, step, &t[g]);
+        EACH(i, 4)
             EACH(e, 4) {
-                const vf one = v_set1(1.0f);
-                const vi low = (vi)(word >> 8 * e);
-                const vi byte = (vi)((isa(integers))(word << (24 - 8 * e)) >> 24);
-                const vf number = dtype == ATTN_Q8_0   ? i_floats(byte)
-                                  : dtype == ATTN_Q5_0 ? v_five(low, one)
-                                                       : v_four(low, one);
-                const vf k = v_mul(number, scales);
-                EACH_OF(r, 8, rows)
-                    chain[r] = v_fma(v_set1(q[r]), k, chain[r]);
+                EACH_OF(g, 2, vectors)
+                    k[g] = v_mul(isa(raised_number)(dtype, h, i, e, &t[g]), by[g]);
+                EACH_OF(r, 8, rows) {
+                    const vf a = v_set1(q[r]);
+                    EACH_OF(g, 2, vectors)
+                        chain[g][r] = v_fma(a, k[g], chain[g][r]);
+                }
                 q += ROWS;
             }
-        }
     }
 }
 
@@ -1814,57 +1834,64 @@ INLINE void isa(few_floats)(int dtype, int rows, const float *q, const char *con
 #define SCALES 4
 
 /* to[u][l] is the scale of unit u of row l, of up to SCALES units; behind the last one it again. */
-INLINE void isa(get_scales)(int dtype, uint16_t (*to)[VL], const char *row, ptrdiff_t step,
-                            int64_t units)
+INLINE void isa(get_scales)(int dtype, int vectors, uint16_t (*to)[2 * VL], const char *row,
+                            ptrdiff_t step, int64_t units)
 {
     ptrdiff_t at[SCALES];
     int l;
     EACH(u, SCALES)
         at[u] = (ptrdiff_t)((u < units ? u : units - 1) * UNIT_BYTES(dtype));
     ROLLED
-    for (l = 0; l < VL; l++, row += step)
+    for (l = 0; l < vectors * VL; l++, row += step)
         EACH(u, SCALES)
             memcpy(&to[u][l], row + at[u], sizeof to[u][l]);
 }
 
-/* A vector of keys, lanes at..at+rows-1. */
+/* Vectors of keys that go together: the chains of one do not cover the latency of their multiply-adds. */
+#define VECTORS_OF(way) ((way) == IN_FLOATS && BLOCK_V > 1 ? 2 : 1)
+
+/* These vectors of keys, lanes at..at+rows-1. */
 INLINE void isa(few_units)(int way, int dtype, int rows, const attn_product *p, const char *row,
                            float *s)
 {
     const ptrdiff_t step = p->runs->stride;
     const int64_t units = p->dim / UNIT_NUMBERS;
-    const int at = attn_first_lane(p->lanes);
+    const int at = attn_first_lane(p->lanes), vectors = VECTORS_OF(way);
     const char *from[4];
     float *to[4];
-    vf chain[FEW], sums[FEW];
-    uint16_t half[SCALES][VL];
+    vf chain[2][FEW], sums[FEW];
+    uint16_t half[SCALES][2 * VL];
     int64_t u;
     EACH(i, 4) {
-        from[i] = row + 4 * (i % QUARTERS) * step;
+        from[i] = row + 4 * (i % (vectors * QUARTERS)) * step;
         to[i] = s + 4 * i * ROWS;
     }
-    EACH_OF(r, 8, rows)
-        chain[r] = v_zero();
+    EACH_OF(g, 2, vectors)
+        EACH_OF(r, 8, rows)
+            chain[g][r] = v_zero();
     for (u = 0; u < units; u++) {
-        vf scales;
+        vf scales[2];
         if (u % SCALES == 0)
-            isa(get_scales)(dtype, half, row + u * UNIT_BYTES(dtype), step, units - u);
-        scales = v_f16(half[u % SCALES]);
+            isa(get_scales)(dtype, vectors, half, row + u * UNIT_BYTES(dtype), step, units - u);
+        EACH_OF(g, 2, vectors)
+            scales[g] = v_f16(half[u % SCALES] + g * VL);
         if (way == IN_FLOATS)
-            isa(few_floats)(dtype, rows, p->by + u * UNIT_NUMBERS * ROWS + at, from, step, scales,
-                            chain);
+            isa(few_floats)(dtype, rows, vectors, p->by + u * UNIT_NUMBERS * ROWS + at, from, step,
+                            scales, chain);
         else {
             const isa(units) q = isa(units_of)(way, p, u, at);
             isa(few_sums)(way, dtype, rows, &q, from, step, sums);
             EACH_OF(r, 8, rows)
-                chain[r] = v_fma(sums[r], v_mul(v_set1(q.scales[r]), scales), chain[r]);
+                chain[0][r] = v_fma(sums[r], v_mul(v_set1(q.scales[r]), *scales), chain[0][r]);
         }
         EACH(i, 4)
             from[i] += UNIT_BYTES(dtype);
     }
-    EACH(r, FEW)
-        sums[r] = r < rows ? v_mul(chain[r], v_set1(p->factor)) : v_zero();
-    isa(put_logits)(rows, at, to, ROWS, sums);
+    EACH_OF(g, 2, vectors) {
+        EACH(r, FEW)
+            sums[r] = r < rows ? v_mul(chain[g][r], v_set1(p->factor)) : v_zero();
+        isa(put_logits)(rows, at, to + g * QUARTERS, ROWS, sums);
+    }
 }
 
 #define FEW_UNITS(name, target, way, dtype, rows)                                                  \
@@ -1895,9 +1922,9 @@ INLINE int isa(units_few)(int way, const attn_product *p, const char *row, float
     static void (*const ways[3][3][4])(const attn_product *, const char *,
                                        float *) = { WAYS_IN(few_any), WAYS_IN(few_dots),
                                                     WAYS_IN(few_floats) };
-    const int rows = isa(rows_of)(p->lanes);
+    const int rows = isa(rows_of)(p->lanes), keys = VECTORS_OF(way) * VL;
     int j;
-    for (j = 0; j + VL <= n && rows; j += VL) {
+    for (j = 0; j + keys <= n && rows; j += keys) {
         isa(ask)(p->ahead);
         ways[way][p->runs->dtype - ATTN_Q8_0][isa(way_of)(rows)](p, row + j * p->runs->stride,
                                                                  s + j * ROWS);
@@ -1910,7 +1937,7 @@ INLINE void isa(few_unit_runs)(int way, const attn_product *p)
 {
     simd_place place = { p->runs->run, *p->runs->run, p->runs->first };
     int j, count;
-    isa(pace)(p->ahead, p->n / VL);
+    isa(pace)(p->ahead, p->n / (VECTORS_OF(way) * VL));
     for (j = 0; j < p->n; j += count) {
         count = place.left < p->n - j ? (int)place.left : p->n - j;
         isa(units_few)(way, p, isa(take_rows)(&place, p->runs, count), p->to + j * ROWS, count);
