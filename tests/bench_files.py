@@ -182,7 +182,7 @@ def check_device(r, machine):
     whose sum is about the time of the others. The CPU has no such parts."""
     parts = [r[key] for key in ("launch_ms", "to_device_ms", "compute_ms", "to_host_ms")]
     if not r["device"]:
-        near(r, "pct_fma_peak", share_of_peak(r, machine))
+        near(r, "pct_fma_peak", 0 if r["processes"] else share_of_peak(r, machine))
         if any(parts) or r["launches"]:
             fail("%s: parts of a call on a device, by %s" % (r["case"], r["path"]))
         return
@@ -239,11 +239,11 @@ def check_figures(document):
 
 
 def times_of(document, winner, path):
-    """Case -> P50 and workspace, of the first row of each case by that path."""
+    """Case -> P50, workspace and mean, of the first row of each case by that path."""
     rows = {}
     for r in document["results"]:
         if (r["preset"], r["scenario"], r["path"]) == (winner["preset"], winner["scenario"], path):
-            rows.setdefault(r["case"], (r["ms_p50"], r["workspace_bytes"] + 1))
+            rows.setdefault(r["case"], (r["ms_p50"], r["workspace_bytes"] + 1, r["ms_mean"]))
     return rows
 
 
@@ -254,6 +254,7 @@ def check_winners(document):
         want = {"cases": len(both), "won": sum(x[0] < y[0] for x, y in both)}
         for i, key in enumerate(("speedup", "workspace_ratio")):
             want[key] = math.exp(sum(math.log(y[i] / x[i]) for x, y in both) / len(both))
+        want["ms_mean"] = sum(x[2] for x, _ in both) / len(both)
         for key, value in want.items():
             near(dict(w, case=w["scenario"]), key, value)
     paths = {}
