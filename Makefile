@@ -256,7 +256,10 @@ $(MPI_OBJECTS): $(BUILD)/mpi/obj/%.o: %.c $(BUILD)/flags | $(MADE)
 	$(if $(V),,@echo "  CC   $< ($(MPICC))")
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(REQUIRED) $(WARNINGS) $(CPPFLAGS) -MMD -MP $(CFLAGS) \
 	  -c $< -o $@
-$(BUILD)/bench_mpi: $(call objects,bench.c $(filter-out bench/machine/team_none.c,$(BENCH))) $(MPI_OBJECTS) $(LIB)
+$(BUILD)/bench_mpi: $(call objects,bench.c)
+$(BUILD)/bench_test_mpi: $(call objects,$(BENCH_TEST))
+MPI_PROGRAMS := $(BUILD)/bench_mpi $(BUILD)/bench_test_mpi
+$(MPI_PROGRAMS): $(call objects,$(filter-out bench/machine/team_none.c,$(BENCH))) $(MPI_OBJECTS) $(LIB)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(OMP) $(CFLAGS) $(LDFLAGS) $^ -o $@ -lm -lpthread $(DL)
 
@@ -447,7 +450,7 @@ opencl-gate: ## registers, spills, local memory of kernels.cl on 16 GPUs, where 
 # These checks load no driver, because drivers are not ours to check and some fail to load there.
 NO_DEVICE := OCL_ICD_VENDORS=/nonexistent
 
-check-mpi: $(LIB) $(BUILD)/bench $(if $(shell command -v $(MPICC)),$(BUILD)/bench_mpi) ## ranks as processes on OpenMPI and MPICH, where they are installed
+check-mpi: $(LIB) $(BUILD)/bench $(if $(shell command -v $(MPICC)),$(MPI_PROGRAMS)) ## ranks as processes on OpenMPI and MPICH, where they are installed
 	$(Q)FLAGS='$(REQUIRED) $(WARNINGS) $(CFLAGS)' sh tests/mpi.sh $(LIB) $(BUILD)/mpi
 	$(Q)sh tests/bench_mpi.sh $(BUILD)
 

@@ -74,6 +74,28 @@ expect "it says why" says 'no case here can be divided among processes'
 expect "a wrong option: status 2" status 2 bench 2 dilated --max-sec 3
 expect "it is said once" test "$(grep -c '^bench: unknown option' "$work/err")" -eq 1
 expect "no baseline" status 2 bench 2 dilated --baseline "$work/p2.json"
+
+# ---- the bench with planted faults
+
+planted()
+{
+    ranks=$1
+    shift
+    timeout 300 "$MPIRUN" -n "$ranks" "$build/bench_test_mpi" "$@" --mpi > "$work/out" 2> "$work/err"
+}
+tiny='--shape 1,2,2,128,128,32 --iters 3'
+# shellcheck disable=SC2086 # words
+{
+    expect "a wrong kernel is refused" status 1 planted 2 $tiny --plant-wrong qk
+    expect "with one process and with two" test "$(grep -c 'skipped: wrong result' "$work/out")" -eq 2
+    expect "so are wrong gradients" status 1 planted 2 $tiny --backward --plant-wrong outer
+    expect "wrong keys of one rank are noticed on rank 0" status 1 planted 3 $tiny --plant-wrong ranks
+    expect "whatever the number of ranks" test "$(grep -c 'skipped: wrong result' "$work/out")" -eq 3
+    expect "Ctrl-C: status 130" status 130 planted 2 $tiny --impl ring,all_gather --plant-interrupt 3 \
+        --csv "$work/stopped.csv"
+    expect "the rows before it are written" test "$(wc -l < "$work/stopped.csv")" -eq 3
+}
+
 if "$PYTHON" -c '' 2> "$work/err"; then
     for name in p1 p2 p3 p4 extreme shape; do
         expect "$name.json and $name.csv are right" \

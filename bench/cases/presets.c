@@ -43,9 +43,8 @@ static const case_row gemma[] = {
     { 0 },
 };
 
-/* Tokens as a router deals them to an expert: many short sequences of differing length in one
- * batch. Prefill pads them to the longest with none in use shown, or packs them; the first of a group
- * computes all that is padded. */
+/* Tokens as a router deals them to an expert: many short sequences of differing length in one batch,
+ * padded to the longest or packed. The first of a group computes what is padded, too. */
 #define ROUTED_PREFILL "group=+ layout=strided mask=full,q-lengths,kv-lengths,varlen"
 #define ROUTED_DECODE "group=+ sq=1 mask=full,kv-lengths"
 static const case_row experts[] = {

@@ -164,7 +164,8 @@ void run_shared(bench_context *x, bench_run *run, bench_result *r)
     model_sizes(run->c, &run->model);
     run->bytes_before = (team_neighbours() - 1) * 2 * run->model.tensor_bytes;
     if (all_can(run_set_up(x, NULL, run, r), r) && all_go_on(r) &&
-        all_can(first_call(x, run, r), r) && all_can(team_rank() > 0 || run_verify(run, r), r))
+        all_can(first_call(x, run, r) && run_watched(x, RUN_CALLED, run, r), r) &&
+        all_can(team_rank() > 0 || run_verify(run, r), r))
         time_run(x, run, r);
     run_release(run);
 }

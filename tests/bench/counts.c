@@ -77,8 +77,8 @@ static void check_prefill(void)
     const char *const best = attn_kernels_name(attn_kernels_get(0));
     int slow = 0;
     for (int i = 0; i < list.n; i++)
-        slow += list.cases[i].kernels && !strcmp(list.cases[i].kernels, "sse2") &&
-                strcmp(best, "sse2");
+        slow +=
+            list.cases[i].kernels && !strcmp(list.cases[i].kernels, "sse2") && strcmp(best, "sse2");
     expect(list.n >= 38 + 16 && slow == 0, "prefill: sse2 only where it is the best set", slow);
 }
 
