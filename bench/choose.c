@@ -203,6 +203,8 @@ static void share(const bench_case *c, const bench_path *path, int ranks, case_l
 int choose_shared(const bench_options *o, int processes, path_list *paths, case_list *list)
 {
     static case_list shared;
+    if (o->ranks)
+        return complain("--mpi has as many ranks as processes and excludes", "--ranks");
     if (o->baseline)
         return complain("--mpi has no baseline of its own and excludes", "--baseline");
     shared.n = shared.lost = 0;

@@ -73,6 +73,7 @@ expect "a shape that no process can share: status 2" status 2 bench 2 --shape 1,
 expect "it says why" says 'no case here can be divided among processes'
 expect "a wrong option: status 2" status 2 bench 2 dilated --max-sec 3
 expect "it is said once" test "$(grep -c '^bench: unknown option' "$work/err")" -eq 1
+expect "no other number of ranks" status 2 bench 2 dilated --ranks 4
 expect "no baseline" status 2 bench 2 dilated --baseline "$work/p2.json"
 
 # ---- the bench with planted faults
