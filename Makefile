@@ -85,7 +85,9 @@ FUZZED  := $(filter-out $(FUZZER),$(wildcard fuzz/*.c)) bench/commands/json_read
 TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) $(FUZZED) \
            examples/virtual_ranks.c
 # bench/suite.c is left out because it serves programs outside the bench: see MEASURE.
-BENCH   := $(filter-out bench/suite.c,$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
+# team_mpi.c needs an MPI: see bench_mpi.
+TEAM_MPI := bench/machine/team_mpi.c
+BENCH   := $(filter-out bench/suite.c $(TEAM_MPI),$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
            $(BENCH_CHECKS) examples/virtual_ranks.c
 # The bench with planted faults, which its self-checks must notice.
 BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
@@ -244,6 +246,23 @@ $(BUILD)/fuzzer: $(call objects,$(FUZZER)) $(TEST_OBJECTS) $(LIB)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -fsanitize=fuzzer $^ -o $@ -lm -lpthread $(DL)
 
+# The bench over processes (--mpi). build/bench starts it in its place, so only this needs an MPI.
+MPICC ?= mpicc
+MPI_OBJECTS := $(TEAM_MPI:%.c=$(BUILD)/mpi/obj/%.o) $(BUILD)/mpi/obj/attn_mpi.o
+$(MPI_OBJECTS): $(BUILD)/mpi/obj/%.o: %.c $(BUILD)/flags | $(MADE)
+	@command -v '$(MPICC)' > /dev/null || { echo "bench_mpi needs an MPI, and there is no $(MPICC):" \
+	  "apt-get install openmpi-bin libopenmpi-dev, or MPICC=..."; exit 1; }
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC   $< ($(MPICC))")
+	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(REQUIRED) $(WARNINGS) $(CPPFLAGS) -MMD -MP $(CFLAGS) \
+	  -c $< -o $@
+$(BUILD)/bench_mpi: $(call objects,bench.c)
+$(BUILD)/bench_test_mpi: $(call objects,$(BENCH_TEST))
+MPI_PROGRAMS := $(BUILD)/bench_mpi $(BUILD)/bench_test_mpi
+$(MPI_PROGRAMS): $(call objects,$(filter-out bench/machine/team_none.c,$(BENCH))) $(MPI_OBJECTS) $(LIB)
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC) $(OMP) $(CFLAGS) $(LDFLAGS) $^ -o $@ -lm -lpthread $(DL)
+
 $(BUILD)/libpeers.so: $(LIB_OBJECTS) $(PEER_OBJECTS)
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) -shared $^ -o $@ -lm -lpthread $(DL)
@@ -273,7 +292,7 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $(CANON) -o $@
 
--include $(MAIN_OBJECTS:.o=.d) $(PEER_OBJECTS:.o=.d)
+-include $(MAIN_OBJECTS:.o=.d) $(PEER_OBJECTS:.o=.d) $(MPI_OBJECTS:.o=.d)
 
 # ---- using
 
@@ -431,8 +450,9 @@ opencl-gate: ## registers, spills, local memory of kernels.cl on 16 GPUs, where 
 # These checks load no driver, because drivers are not ours to check and some fail to load there.
 NO_DEVICE := OCL_ICD_VENDORS=/nonexistent
 
-check-mpi: $(LIB) ## ranks as processes on OpenMPI and MPICH, where they are installed
+check-mpi: $(LIB) $(BUILD)/bench $(if $(shell command -v $(MPICC)),$(MPI_PROGRAMS)) ## ranks as processes on OpenMPI and MPICH, where they are installed
 	$(Q)FLAGS='$(REQUIRED) $(WARNINGS) $(CFLAGS)' sh tests/mpi.sh $(LIB) $(BUILD)/mpi
+	$(Q)sh tests/bench_mpi.sh $(BUILD)
 
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),\

@@ -7,10 +7,12 @@
  *     build/bench --shape 1,32,8,512,512,128 --mask window --dtype f16 --threads 2
  *     build/bench extreme                  to a million tokens: causal, window, cells, dilated
  *     build/bench dilated                  dilated attention and masks of cells against dense
+ *     build/bench --batch-size 4 --seq-length 2048        single sizes
  *     build/bench --shape 1,8,8,65536,65536,64 --segments 2048,8192 --dilations 1,4
  *     build/bench decode                   K and V of few rows against a plain loop that reads them
  *     build/bench cache                    storage types, pages and rings of a KV cache; appending
  *     build/bench --shape 1,32,8,1,4096,128 --types q8_0 --integer    quantised K and V
+ *     mpirun -n 4 build/bench dilated --mpi    a sequence among processes and hosts
  *     build/bench threads                  1, 2, ... threads: speed-up and efficiency
  *     build/bench backward                 gradients; --backward: those of other cases
  *     build/bench rank --quick             every path on a few cases, and which is the fastest

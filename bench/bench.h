@@ -15,7 +15,9 @@ typedef struct bench_options {
     char **argv;
     const char *commands[OPTIONS_MAX_NAMES]; /* words without "--": presets and commands */
     int num_commands;
-    const char *shape;   /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    const char *shape; /* "B,Hq,Hkv,Sq,Skv,D[,Dv]" or NULL */
+    int64_t batch_size, num_heads, num_kv_heads, seq_length,
+        head_dim;        /* single sizes; 0 = not said */
     const char *device;  /* a part of a name of an OpenCL platform or device; NULL = the best */
     const char *impl;    /* paths, or "all"; NULL = the preset's, or naive,tiled */
     const char *kernels; /* NULL = the best */
@@ -29,7 +31,7 @@ typedef struct bench_options {
     const char *tuning;             /* file for p.tuning; NULL = none */
     const char *json, *csv, *output_dir;
     const char *baseline; /* an older JSON file to compare with; NULL = none */
-    int causal, backward, integer, fast, quick, phases, wide, list, help;
+    int causal, backward, integer, fast, quick, phases, wide, list, mpi, help;
     int ranks;         /* 0 = the preset's */
     int threads;       /* -1 = the preset's, or 1 */
     int warmup, iters; /* -1 = the preset's */
@@ -77,6 +79,10 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
 
 /* Fills in the branches that want has. NULL = understood; else what is wrong, and *about: with what. */
 const char *dilation_choose(const bench_options *o, preset_choice *want, const char **about);
+
+/* Puts in the place of the cases those that processes can share: with 1, 2, 4, ... and all ranks
+ * each, and their path. 0 = there are none, and a sentence was printed to stderr. */
+int choose_shared(const bench_options *o, int processes, path_list *paths, case_list *list);
 
 /* Makes a case what was chosen, unless its preset's list has heeded it. */
 void dilation_apply(const preset_choice *want, bench_case *c);

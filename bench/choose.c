@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "cases/cases.h"
-
-#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+#include "cases/presets_list.h"
 
 enum { QUICK_SEQ_LEN = 65536 };
 enum { MIN_COMPARED = 2 }; /* threads against one, where the machine has but one CPU */
@@ -121,6 +120,110 @@ static const char *unused(const bench_options *o, const preset_choice *want, con
     return !patterns && want->pattern_cache ? "--pattern-cache" : NULL;
 }
 
+/* ---- sizes */
+
+/* The sizes that are said, one at a time or by --shape; 0 = not said. */
+static bench_case sizes_of(const bench_options *o)
+{
+    const bench_case sizes = { .batch = o->batch_size,
+                               .heads_q = o->num_heads,
+                               .heads_kv = o->num_kv_heads ? o->num_kv_heads : o->num_heads,
+                               .seq_q = o->seq_length,
+                               .seq_kv = o->seq_length,
+                               .head_dim = o->head_dim,
+                               .head_dim_v = o->head_dim };
+    return sizes;
+}
+
+/* An option of a single size that is given; NULL = none. */
+static const char *single_size(const bench_options *o)
+{
+    return o->batch_size     ? "--batch-size"
+           : o->num_heads    ? "--num-heads"
+           : o->num_kv_heads ? "--num-kv-heads"
+           : o->seq_length   ? "--seq-length"
+           : o->head_dim     ? "--head-dim"
+                             : NULL;
+}
+
+/* Whether single sizes contradict --shape or a preset; says so. */
+static int sizes_contradict(const bench_options *o)
+{
+    const char *const single = single_size(o);
+    if (single && o->shape)
+        return !complain("--shape says all sizes and excludes", single);
+    for (int i = 0; single && i < o->num_commands; i++) {
+        if (!strcmp(o->commands[i], "dilated"))
+            continue;
+        fprintf(stderr, "bench: preset %s has sizes of its own and does not take \"%s\"\n",
+                o->commands[i], single);
+        return 1;
+    }
+    return 0;
+}
+
+/* Appends the one case that single sizes say; what they leave is 1 x 8 heads x 1024 x 64. */
+static void single_case(const bench_case *sizes, case_list *list)
+{
+    char text[160];
+    const long long b = sizes->batch ? sizes->batch : 1, h = sizes->heads_q ? sizes->heads_q : 8,
+                    kv = sizes->heads_kv ? sizes->heads_kv : h,
+                    s = sizes->seq_q ? sizes->seq_q : 1024,
+                    d = sizes->head_dim ? sizes->head_dim : 64;
+    snprintf(text, sizeof text, "%lld,%lld,%lld,%lld,%lld,%lld", b, h, kv, s, s, d);
+    shape_case(text, list);
+}
+
+/* ---- cases that processes share */
+
+/* Whether the path divides the case: that of a row of rings, else what --impl says, or zigzag. */
+static int is_shared(const path_list *paths, const bench_case *c, const bench_path *path)
+{
+    const bench_path *const own = c->impl ? path_find(c->impl) : NULL;
+    if (!path->ring || c->dilated.branches || c->seq_q != c->seq_kv || c->shares != SHARES_NOTHING)
+        return 0;
+    if (own && own->ring)
+        return path == own;
+    return strcmp(c->preset, "dilated") && (paths->given || path->ring == PATH_ZIGZAG);
+}
+
+/* A row of rings has its ranks as its name. */
+static void share(const bench_case *c, const bench_path *path, int ranks, case_list *list)
+{
+    bench_case *const to = case_append(list, c->preset, c->scenario);
+    const int rings = c->impl && path_find(c->impl) && path_find(c->impl)->ring;
+    *to = *c;
+    to->impl = path->name;
+    to->ranks = ranks;
+    to->threads = to->group = 0;
+    snprintf(to->name, sizeof to->name, "%.30s%s%d rank%s", rings ? "" : c->name, rings ? "" : ", ",
+             ranks, ranks > 1 ? "s" : "");
+}
+
+int choose_shared(const bench_options *o, int processes, path_list *paths, case_list *list)
+{
+    static case_list shared;
+    if (o->ranks)
+        return complain("--mpi has as many ranks as processes and excludes", "--ranks");
+    if (o->baseline)
+        return complain("--mpi has no baseline of its own and excludes", "--baseline");
+    shared.n = shared.lost = 0;
+    for (int i = 0; i < list->n; i++)
+        for (int j = 0; j < paths->n; j++) {
+            if (!is_shared(paths, &list->cases[i], paths->paths[j]))
+                continue;
+            for (int ranks = 1; ranks < processes; ranks *= 2)
+                share(&list->cases[i], paths->paths[j], ranks, &shared);
+            share(&list->cases[i], paths->paths[j], processes, &shared);
+        }
+    *list = shared;
+    paths->given = 0; /* each case has its own */
+    return list->n > 0 ||
+           complain("no case here can be divided among processes: that needs as many "
+                    "rows as keys, without branches, for",
+                    "--mpi");
+}
+
 /* ---- what to run */
 
 int choose_paths(const char *text, path_list *list)
@@ -211,7 +314,8 @@ static int apply_storage(const bench_options *o, bench_case *c)
                         "q4_0 and i8, not",
                         o->types);
     c->integer |= o->integer;
-    c->fast |= o->fast;
+    if (o->fast)
+        c->fast = FAST_ALLOWED;
     return !c->integer || case_k_dtype(c) >= ATTN_Q8_0 ||
            complain("--integer needs K in q8_0, q5_0, q4_0 or i8 (--types), not",
                     case_dtype_name(case_k_dtype(c)));
@@ -279,6 +383,7 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
                            .memory_pool = o->memory_pool,
                            .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : longest };
     static case_list shape;
+    bench_case sizes = sizes_of(o);
     const char *about;
     const char *const wrong = dilation_choose(o, &want, &about);
     int shaped = 0;
@@ -288,16 +393,23 @@ int choose_cases(const bench_options *o, const machine_info *machine, case_list 
         return complain("--shape is B,Hq,Hkv,Sq,Skv,D[,Dv], whole numbers from 1 to 268435456 "
                         "(2^28), not",
                         o->shape);
-    want.shape = o->shape ? shape.cases : NULL;
+    if (o->shape)
+        sizes = shape.cases[0];
+    want.sizes = &sizes;
     list->n = list->lost = 0;
-    for (int i = 0; i < o->num_commands; i++) {
+    for (int i = 0; i < o->num_commands; i++)
         if (!preset_known(o->commands[i]))
             return 0;
+    if (sizes_contradict(o))
+        return 0;
+    for (int i = 0; i < o->num_commands; i++) {
         shaped |= !strcmp(o->commands[i], "dilated");
         if (!said_twice(o, i))
             preset_cases(o->commands[i], &want, list);
     }
-    if (o->num_commands == 0 && !o->shape) {
+    if (o->num_commands == 0 && single_size(o))
+        single_case(&sizes, list);
+    else if (o->num_commands == 0 && !o->shape) {
         preset_cases("latency", &want, list);
         preset_cases("llm", &want, list);
     }

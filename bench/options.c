@@ -17,7 +17,8 @@ typedef enum option_kind {
     POSITIVE,
     THREADS,
     SEED,
-    LENGTH
+    LENGTH,
+    SIZE
 } option_kind;
 
 #define AT(field) offsetof(bench_options, field)
@@ -30,7 +31,7 @@ static const struct {
 } numbers[] = {
     [COUNT] = { sizeof(int), 0, MOST },      [POSITIVE] = { sizeof(int), 1, MOST },
     [THREADS] = { sizeof(int), 1, 1024 },    [SEED] = { sizeof(int64_t), 0, MOST },
-    [LENGTH] = { sizeof(int64_t), 1, MOST },
+    [LENGTH] = { sizeof(int64_t), 1, MOST }, [SIZE] = { sizeof(int64_t), 1, 1 << 28 },
 };
 
 /* What takes an option: a bit each. CASES: presets and --shape. */
@@ -47,6 +48,15 @@ static const struct {
       "reduced presets, under a minute (what `make bench` runs)" },
     { "--shape", TEXT, AT(shape), CASES | LIST | KERNELS, " B,Hq,Hkv,Sq,Skv,D[,Dv]",
       "one case of this shape" },
+    { "--batch-size", SIZE, AT(batch_size), CASES | LIST, " N",
+      "one case of 1 x 8 heads x 1024 x 64, or preset dilated, with this batch" },
+    { "--num-heads", SIZE, AT(num_heads), CASES | LIST, " N",
+      "with this number of heads, of K and V, too" },
+    { "--num-kv-heads", SIZE, AT(num_kv_heads), CASES | LIST, " N",
+      "with this number of heads of K and V" },
+    { "--seq-length", SIZE, AT(seq_length), CASES | LIST, " N",
+      "with this number of rows and keys" },
+    { "--head-dim", SIZE, AT(head_dim), CASES | LIST, " N", "with rows of this width" },
     { "--mask", TEXT, AT(mask), CASES | LIST, " NAME",
       "mask or modifier; `bench --list` lists them (full)" },
     { "--causal", FLAG, AT(causal), CASES | LIST, "", "--mask causal: aligned to the last key" },
@@ -109,6 +119,8 @@ static const struct {
       "compare with an older --json of this kind of machine; status 3 = slower" },
     { "--wide", FLAG, AT(wide), CASES, "",
       "more columns: mean, std, min, P99, GB/s, FLOPs per byte, ..." },
+    { "--mpi", FLAG, AT(mpi), CASES, "",
+      "the sequence divided among the processes of mpirun (`make build/bench_mpi`)" },
     { "--list", FLAG, AT(list), LIST, "", "print presets, masks and cases, measure nothing" },
     { "--help", FLAG, AT(help), EVERY, "", "this text" },
 };

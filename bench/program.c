@@ -11,6 +11,7 @@
 #include "commands/commands.h"
 #include "bench.h"
 #include "machine/machine.h"
+#include "machine/team.h"
 #include "run.h"
 #include "report/report.h"
 
@@ -92,10 +93,12 @@ typedef struct work {
     double seconds;
 } work;
 
-static work work_of(const bench_context *x, const case_list *list, const path_list *paths)
+/* Of cases i to end. */
+static work work_of(const bench_context *x, const case_list *list, const path_list *paths, int i,
+                    int end)
 {
     work w = { 0, 0 };
-    for (int i = 0; i < list->n; i++)
+    for (; i < end; i++)
         for (int j = 0; j < paths->n; j++) {
             if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
                 continue;
@@ -105,16 +108,43 @@ static work work_of(const bench_context *x, const case_list *list, const path_li
     return w;
 }
 
-#define LONG_RUN 600.0
+#define LONG_RUN 60.0
 
-/* Before it begins. */
-static void say_long(double seconds)
+/* How long each preset takes that takes long, before it begins; what all of them do. */
+static work say_long(const bench_context *x, const case_list *list, const path_list *paths)
 {
     char text[PROGRESS_TIME];
-    if (seconds > LONG_RUN)
-        say("time      about %s, by FLOPs at half of the FMA peak; less with --quick or fewer "
-            "cases;\n          Ctrl-C ends it and keeps what was timed\n",
-            progress_time(seconds, text));
+    work all = { 0, 0 };
+    int last = 0, told = 0;
+    for (int i = 0; i < list->n; i = last) {
+        while (last < list->n && !strcmp(list->cases[last].preset, list->cases[i].preset))
+            last++;
+        const work w = work_of(x, list, paths, i, last);
+        all.runs += w.runs;
+        all.seconds += w.seconds;
+        if (w.seconds <= LONG_RUN || x->deadline > 0)
+            continue;
+        say("%-9s about %s for %s\n", told++ ? "" : "time", progress_time(w.seconds, text),
+            list->cases[i].preset);
+    }
+    if (told)
+        say("          by FLOPs at half of the FMA peak; --max-time S leaves out calls that take "
+            "longer "
+            "and\n          ends samples then, --quick takes a minute; Ctrl-C keeps what was "
+            "timed\n");
+    return all;
+}
+
+/* Processes against the row of one, which stands first of the case. */
+static void compare_alone(const bench_result *results, bench_result *r)
+{
+    const bench_result *one = r;
+    while (one > results && one->processes > 1)
+        one--;
+    if (one->skipped[0] || one->processes != 1)
+        return;
+    r->speedup = one->ms_p50 / r->ms_p50;
+    r->efficiency = r->speedup / (double)r->processes;
 }
 
 /* results[n] against the first path that was timed of its case; its speed-up on its own tensors
@@ -127,7 +157,9 @@ static void compare_first(bench_result *results, int n)
         return;
     while (results[first].skipped[0] || !report_same_case(&results[first], r))
         first++;
-    if (r->shares == SHARES_BUT_THREADS)
+    if (r->processes > 1)
+        compare_alone(results, r);
+    else if (r->shares == SHARES_BUT_THREADS)
         r->efficiency = r->speedup / (double)r->threads;
     if (first < n)
         r->vs_first = results[first].ms_p50 / r->ms_p50;
@@ -155,9 +187,11 @@ static int run_all(const bench_options *o, bench_context *x, const case_list *li
     report_table_head(list, paths, o->wide);
     for (int i = 0; i < list->n; i += length) {
         length = group_length(&list->cases[i], list->n - i);
-        for (int j = 0; j < paths->n && !stop_wanted(); j++) {
+        for (int j = 0; j < paths->n; j++) {
             if (!path_wanted(paths, list->cases[i].impl, paths->paths[j]))
                 continue;
+            if (!team_all(!stop_wanted()))
+                break;
             measure_group(x, &list->cases[i], length, paths->paths[j]->name, &results[n]);
             for (const int end = n + length; n < end; n++) {
                 compare_first(results, n);
@@ -192,7 +226,7 @@ static int finish(const bench_options *o, bench_context *x, const char *b, int r
     if (stopped)
         say("%s: %d of %d runs are above\n", stop_cause(), n, runs);
     const int slower = good && !stopped && b ? baseline_compare(b, x, results, n) : 0;
-    if (!files_write(o, x, results, n) || wrong)
+    if ((team_rank() == 0 && !files_write(o, x, results, n)) || wrong)
         return 1;
     return stopped ? stop_status() : good ? slower : 1;
 }
@@ -246,8 +280,7 @@ static void say_options(const bench_options *o)
 
 /* The library's sentence about a shape of the user that it refuses by every path, before the machine
  * is measured. */
-static int refused_shape(const bench_options *o, bench_context *x, const case_list *list,
-                         const path_list *paths)
+static int refused_shape(bench_context *x, const case_list *list, const path_list *paths)
 {
     char why[400];
     int asked = 0, refused = 0;
@@ -260,37 +293,40 @@ static int refused_shape(const bench_options *o, bench_context *x, const case_li
     }
     if (asked == 0 || refused < asked)
         return 0;
-    fprintf(stderr, "bench: --shape %s: %s\n", o->shape, why);
+    fprintf(stderr, "bench: the shape %s: %s\n", list->cases[list->n - 1].name, why);
     return 1;
 }
 
 static void introduce(const bench_options *o, bench_context *x, const case_list *list,
                       const path_list *paths)
 {
-    probe_machine(&x->probe);
+    if (team_rank() == 0)
+        probe_machine(&x->probe);
+    team_rest();
     report_machine(&x->machine, &x->probe);
     report_device(list, paths);
     say("attn      %s, kernels %s, %d thread%s\n", attn_version(),
         x->kernels ? x->kernels : attn_kernels_name(attn_kernels_get(0)), x->threads,
         x->threads > 1 ? "s" : "");
+    if (o->mpi)
+        say("ranks     %d process%s on %d host%s, with these threads each\n", team_size(),
+            team_size() > 1 ? "es" : "", team_hosts(), team_hosts() > 1 ? "s" : "");
     say_options(o);
 }
 
 static int measure_cases(const bench_options *o, bench_context *x, const case_list *list,
                          const path_list *paths, const char *b)
 {
-    if (!make_pool(x, list, paths) || refused_shape(o, x, list, paths))
+    if (!make_pool(x, list, paths) || refused_shape(x, list, paths))
         return 2;
     bench_result *const results = calloc((size_t)(list->n * paths->n), sizeof *results);
     if (!results)
         return 1;
     stop_on_signals();
     introduce(o, x, list, paths);
-    const work all = work_of(x, list, paths);
     if (o->quick)
         x->deadline = clock_seconds() + QUICK_SECONDS;
-    else
-        say_long(all.seconds);
+    const work all = say_long(x, list, paths);
     say("\n");
     if (o->quick && o->min_time < 0)
         x->min_time = fmin(x->min_time, QUICK_SHARE / all.runs);
@@ -306,7 +342,7 @@ static int measure_cases(const bench_options *o, bench_context *x, const case_li
 static int measure_against(const bench_options *o, bench_context *x, const case_list *list,
                            const path_list *paths)
 {
-    if (!files_possible(o))
+    if (!team_all(team_rank() > 0 || files_possible(o)))
         return 2;
     char *const b = o->baseline ? baseline_open(o->baseline, &x->machine) : NULL;
     const int status = o->baseline && !b ? 2 : measure_cases(o, x, list, paths, b);
@@ -399,6 +435,8 @@ static int dispatch(const bench_options *o, run_watch *watch, bench_context *x)
         return 2;
     if (o->device && !asks_device(&list, &paths))
         return complain("no case here has a use for", "--device"), 2;
+    if (o->mpi && !choose_shared(o, team_size(), &paths, &list))
+        return 2;
     if (o->list) {
         list_presets();
         list_masks();
@@ -441,11 +479,22 @@ static int all_printed(void)
     return 0;
 }
 
-int bench_main(int argc, char **argv, run_watch *watch)
+static int parse_and_run(int argc, char **argv, run_watch *watch)
 {
     bench_options options;
     if (!options_parse(&options, argc, argv))
         return 2;
     const int status = run(&options, watch);
     return all_printed() || status ? status : 1;
+}
+
+/* Before anything is printed, which only one process of a team does. */
+int bench_main(int argc, char **argv, run_watch *watch)
+{
+    int mpi = 0;
+    for (int i = 1; i < argc; i++)
+        mpi |= !strcmp(argv[i], "--mpi");
+    if (!mpi)
+        return parse_and_run(argc, argv, watch);
+    return team_begin(argv) ? team_end(parse_and_run(argc, argv, watch)) : 2;
 }

@@ -53,6 +53,19 @@ expect "the verdict comes last" last '^  shape .* of 1 '
 expect "--wide shows more" says ' std ms .* err/tol'
 expect "a run on threads" files threads --shape 2,4,2,1,3000,32 --threads 2 --iters 3
 expect "threads against one" files pairs threads --quick --threads 2 --iters 2
+expect "single sizes" files sizes --batch-size 2 --num-heads 4 --num-kv-heads 2 --seq-length 48 \
+    --head-dim 16 --iters 2
+expect "they are the shape" grep -q '"case": "2,4,2,48,48,16"' "$work/sizes.json"
+one() { ${RUN:-} "$build/bench" "$@" --list | grep -q "^case .* $want "; }
+want=1,8,8,1024,1024,64,64
+expect "what is not said is 8 heads of 64, 1024 tokens" one --batch-size 1
+want=1,32,32,1024,1024,64,64
+expect "heads of K and V go with the others" one --num-heads 32
+want=2,8,8,512,512,64,64
+expect "preset dilated takes them" one dilated --seq-length 512
+expect "the rows of p.fast" files fast prefill --quick --iters 2
+expect "they run, or say why not" says 'bf16 fast .*\(avx512_amx\|skipped: no unit for products of bf16\)'
+expect "short sequences of an expert" files experts experts --quick --iters 2
 expect "a preset" files preset latency --quick --iters 2
 expect "caches" files cache cache --quick --iters 2
 expect "types of K and V" files types --shape 2,4,2,3,96,64 --types q8_0/q4_0 --integer --iters 3
@@ -97,7 +110,8 @@ long_run() # the limit ends it where Ctrl-C does not
      planted --plant-interrupt 1 --shape 1,8,8,512,512,64 --impl tiled --iters 10000000)
 }
 expect "a long run is announced" status 130 long_run
-expect "with its time" says '^time  .* about .* hours, by FLOPs'
+expect "with its time" says '^time  .* about .* hours for shape'
+expect "and with what makes it shorter" says '--max-time S'
 expect "kernels: Ctrl-C: status 130" status 130 planted --plant-interrupt 3 kernels --quick \
     --kernels portable --csv "$work/kernels.csv"
 expect "kernels: it says so" says '^stopped by Ctrl-C: the kernels above are all'
@@ -224,6 +238,12 @@ stops 'num_heads_q (3) must be a multiple' --shape 1,3,2,8,8,8 --iters 1
     { printf 'attn-tuning 1\n'; yes '# long' | head -200000; echo end; } > "$work/broken"
     stops 'larger than 1 MiB' $small --tuning "$work/broken"
 }
+stops '--shape says all sizes and excludes "--head-dim"' --shape 1,1,1,8,8,8 --head-dim 8
+stops 'preset latency has sizes of its own and does not take "--batch-size"' latency --batch-size 2
+stops 'preset gemma has sizes' dilated gemma --num-kv-heads 2
+stops '--seq-length cannot be "0": it takes a whole number from 1 to 268435456' --seq-length 0
+stops 'the shape 1,3,2,8,8,64: num_heads_q (3) must' --num-heads 3 --num-kv-heads 2 --seq-length 8
+stops 'tune does not take --head-dim' tune --head-dim 64
 stops 'no such preset or command: "selfcheck"; .bench --help. lists them' selfcheck
 stops 'no such preset or command: "latncy"; did you mean "latency"?' latncy
 stops 'no such preset or command: "kernel"; did you mean "kernels"?' latency kernel
@@ -338,11 +358,31 @@ shape='--shape 1,1,1,8,8,8 --iters 1'
     expect "it says why there is none" says '^OpenCL devices: none: no OpenCL '
 }
 
+# ---- compare_peers: p.fast beside others in bf16, or why there is none
+
+peers() # peers STATUS: one case; 3: a peer is no comparison, as on a busy machine
+{
+    PYTHON=$PYTHON sh tools/compare_peers "$build/libpeers.so" --peer onnxruntime \
+        --only '32/8 x 512 x 128 bf16 full' --csv "$work/peers.csv" > "$work/out" 2> "$work/err"
+    said=$?
+    [ $said -eq 0 ] || [ $said -eq 3 ]
+}
+if [ -f "$build/libpeers.so" ] && "$PYTHON" -c '' 2> "$work/err"; then
+    expect "compare_peers: p.fast in bf16" peers
+    expect "it has its own table" says '^Prefill, q, k, v and o in bf16'
+    if grep -q '^bf16 fast skipped: ' "$work/out"; then
+        expect "it says why it is skipped" says 'no unit for products of bf16 (p.fast) here: kernels'
+        expect "and the exact call is there" test "$(wc -l < "$work/peers.csv")" -eq 2
+    else
+        expect "fast has a row of its own" grep -q ',fast,' "$work/peers.csv"
+    fi
+fi
+
 # ---- by others
 
 # Without the module jsonschema they say that the schema is not checked, and check the rest.
 if "$PYTHON" -c '' 2> "$work/err"; then
-    for name in plain threads pairs preset cache gradients backward extreme dilated branches info \
+    for name in plain threads pairs sizes fast experts preset cache gradients backward extreme dilated branches info \
         memory wrong odd absent stopped; do
         expect "$name.json and $name.csv are right" \
             "$PYTHON" tests/bench_files.py "$work/$name.json" "$work/$name.csv"

@@ -37,6 +37,7 @@ static void set_params(attn_params *p, const peer_shape *s)
     p->q.dtype = p->o.dtype = s->dtype;
     p->k.dtype = p->v.dtype = s->kv_dtype;
     p->integer = s->integer;
+    p->fast = s->fast;
 }
 
 compare_attn *compare_attn_open(const peer_shape *shape, const char *options, const void *q,

@@ -5,9 +5,9 @@
 
 /* [head][token][dim] contiguous; `rows` queries against `seq` keys; causal, with as many queries as
  * keys: key j <= row i. Storage is an attn_dtype, kv_dtype that of K and V; peer_openblas has f32 only.
- * integer: attn rounds queries (p.integer). */
+ * integer: attn rounds queries (p.integer); fast: it may round what it multiplies (p.fast). */
 typedef struct peer_shape {
-    int heads_q, heads_kv, rows, seq, dim, causal, dtype, kv_dtype, integer;
+    int heads_q, heads_kv, rows, seq, dim, causal, dtype, kv_dtype, integer, fast;
     const void *visible; /* [rows][seq] bytes for all heads, 0 = hidden; NULL = all are visible */
     const float *bias;   /* [rows][seq] for all heads, added to the logits; NULL = none */
 } peer_shape;

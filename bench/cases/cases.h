@@ -43,6 +43,10 @@ typedef enum case_shares {
 /* Where k and v lie: all but the first are caches of attn_cache.h. */
 typedef enum keys_kind { KEYS_PLAIN, KEYS_CONTIGUOUS, KEYS_RING, KEYS_PAGED } keys_kind;
 
+/* Products of numbers rounded to bf16 (p.fast): computed where the CPU has units for them, or what the
+ * case is about, so that it is skipped elsewhere. */
+typedef enum case_fast { FAST_OFF, FAST_ALLOWED, FAST_NEEDED } case_fast;
+
 /* How keys are turned that a case appends. */
 typedef enum keys_rope { KEYS_UNTURNED, KEYS_ROPE, KEYS_ROPE_TABLE } keys_rope;
 
@@ -88,7 +92,7 @@ typedef struct bench_case {
     int dtype;
     case_keys keys;
     int integer; /* scores of quantised keys in whole numbers: p.integer */
-    int fast;    /* products of numbers rounded to bf16, where the CPU has units: p.fast */
+    int fast;    /* products of numbers rounded to bf16: a case_fast */
     int appends; /* attn_cache_append of seq_q = seq_kv keys an entry, in place of attention */
     case_dilated dilated;
     int pattern_anew; /* index of what takes part, or cells of a mask: in every call */
@@ -104,6 +108,7 @@ typedef struct bench_case {
     const char *impl;       /* see path_wanted; NULL = those of the command line */
     int group;              /* neighbours of one group are timed in turn; 0 = alone */
     int threads;            /* 0 = those of the command line */
+    int ranks;              /* processes that share it; 0 = it has one */
     case_shares shares;
     int fixed;       /* FIXED_... */
     int naive_whole; /* the naive path materialises the logits of all heads at once */
@@ -403,7 +408,7 @@ typedef struct preset_choice {
     int threads;         /* that presets compare with one thread */
     int64_t max_seq_len; /* of preset extreme */
     /* of preset dilated: */
-    const bench_case *shape; /* its sizes are taken; NULL = the preset's */
+    const bench_case *sizes; /* those above 0 are taken; NULL = the preset's */
     case_dilated dilated;    /* its branches are taken; none = the preset's */
     /* 0 = both, 1 = the first, 2 = the second: LSE or mean, strided or gathered, on or off */
     int ranks; /* most ranks of a ring; 0 = the preset's */

@@ -55,6 +55,11 @@
     INT(moved_bytes, HIDDEN)                                                                       \
     MAYBE(exchange_ms, HIDDEN)                                                                     \
     MAYBE(rank_balance, HIDDEN) /* pairs of the rank that has most / mean of all */                \
+    INT(processes, HIDDEN)      /* ranks that are processes; 0 = threads, or none */               \
+    MAYBE(exchange_awaited_ms, HIDDEN)                                                             \
+    MAYBE(exchange_alone_ms, HIDDEN)                                                               \
+    REAL(overlap, HIDDEN) /* share of that which computation hides */                              \
+    MAYBE(compute_balance, HIDDEN)                                                                 \
     INT(samples, WIDE("calls", 5, 0, 1))                                                           \
     REAL(ms_min, WIDE("min ms", 7, 3, 1))                                                          \
     REAL(ms_mean, WIDE("mean ms", 7, 3, 1))                                                        \

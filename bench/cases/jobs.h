@@ -150,7 +150,8 @@ int gradients_make(attn_params *p, uint64_t seed, gradients_job *job, char *why,
 
 void gradients_free(gradients_job *job);
 
-/* ---- rings.c: a case divided among ranks: a thread each, with a transport within the process.
+/* ---- rings.c: a case divided among ranks: a thread each, with a transport within the process, or a
+ * process each, of which this is one.
  *
  * Each rank has arrays of its own for its positions of q, k, v, o and, backward, stats, dout, dq,
  * dk and dv: filled from the case's arrays before the first call, and copied back after it. */
@@ -159,14 +160,15 @@ typedef struct rings_rank rings_rank;
 
 typedef struct rings_job {
     const bench_case *c;
-    attn_ring ring; /* but for transport and stats, which each rank has */
-    int num_ranks;  /* 0 = the case is not divided */
-    int canonical;  /* the result has the bits of one process */
+    attn_ring ring;                  /* but for transport and stats, which each rank has */
+    int num_ranks;                   /* 0 = the case is not divided */
+    int canonical;                   /* the result has the bits of one process */
+    const attn_transport *transport; /* of this process, the one rank that it is; NULL = threads */
     rings_rank *ranks;
 } rings_job;
 
 /* Sets what the job says of a call by a path of a ring; otherwise num_ranks becomes 0. */
-void rings_describe(const bench_case *c, const bench_path *path, int threads, rings_job *job);
+void rings_describe(const bench_case *c, const bench_path *path, int ranks, rings_job *job);
 
 /* Whether the case can be divided; 0 with a sentence. */
 int rings_possible(const rings_job *job, char *why, size_t why_bytes);
@@ -185,8 +187,11 @@ attn_status rings_call(rings_job *job);
 /* A rank's own keys. */
 void *rings_keys(const rings_job *job, int rank, size_t *bytes);
 
-/* Copies what the ranks wrote to where p and g point. */
-void rings_collect(rings_job *job);
+/* Copies what the ranks wrote to where p and g point; of processes on rank 0. 0 = it failed. */
+int rings_collect(rings_job *job);
+
+/* What the last call did on the rank that this process is. */
+const attn_ring_stats *rings_own(const rings_job *job);
 
 /* What the last call moved, in all; seconds in the transport, mean of the ranks; pairs of the rank
  * that had most over the mean. */

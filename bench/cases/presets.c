@@ -25,11 +25,33 @@ bench_case *case_append(case_list *list, const char *preset, const char *scenari
 /* head_dim 256, [batch][seq][head][dim], 10 calls after 3 of warm-up. The naive path holds the logits
  * of all heads at once, as the textbook has it. The last of the short list fits no machine of 200 GB:
  * it shows what is skipped, and why. */
+#define CACHED "keys=contiguous "
 static const case_row gemma[] = {
     { "heads 32/32", "s{s} b{b} h32/32", "hkv=32 s=512,1024,2048,4096,8192 b=1,4,8,16",
       "hkv=32 s=512 b=1,4 | hkv=32 s=1024 b=1 | hkv=32 s=8192 b=16", NULL },
     { "heads 32/8", "s{s} b{b} h32/8", "hkv=8 s=512,1024,2048,4096,8192 b=1,4,8,16",
       "hkv=8 s=512 b=1,4 | hkv=8 s=1024 b=1 | hkv=8 s=8192 b=16", NULL },
+    { "KV cache", "cache q{sq} kv{kv} b{b} h32/{hkv}",
+      CACHED "hkv=32,8 sq=1 kv=512,2048,8192 b=1,8 |" CACHED
+             "hkv=32,8 sq=128 kv=2048,8192 b=1 mask=causal",
+      CACHED "hkv=8 sq=1 kv=2048 b=1", NULL },
+    { "prefix", "prefix s{s} b{b} h32/{hkv}", "hkv=32,8 s=512,2048,8192 b=1 mask=prefix",
+      "hkv=8 s=512 b=1 mask=prefix", NULL },
+    { "prefix, KV cache", "prefix, cache q{sq} kv{kv} b{b} h32/{hkv}",
+      CACHED "hkv=32,8 sq=256 kv=2048,8192 b=1 mask=prefix",
+      CACHED "hkv=8 sq=64 kv=1024 b=1 mask=prefix", NULL },
+    { 0 },
+};
+
+/* Tokens as a router deals them to an expert: many short sequences of differing length in one batch,
+ * padded to the longest or packed. The first of a group computes what is padded, too. */
+#define ROUTED_PREFILL "group=+ layout=strided mask=full,q-lengths,kv-lengths,varlen"
+#define ROUTED_DECODE "group=+ sq=1 mask=full,kv-lengths"
+static const case_row experts[] = {
+    { "prefill", "b{b} s{s} {mask}", "b=16,64 s=64,256 " ROUTED_PREFILL,
+      "b=16 s=64 " ROUTED_PREFILL, NULL },
+    { "decode", "b{b} kv{kv} {mask}", "b=16,64 kv=256,1024 " ROUTED_DECODE,
+      "b=16 kv=256 " ROUTED_DECODE, NULL },
     { 0 },
 };
 
@@ -42,8 +64,8 @@ static const case_row latency[] = {
     { 0 },
 };
 
-/* Prefill of a prompt (causal) and decoding of one token against a cache. The short list is small
- * enough for a CPU without FMA. */
+/* Prefill of a prompt (causal) and decoding of one token against a cache, 10 calls after 3 of warm-up.
+ * The short list is small enough for a CPU without FMA. */
 static const case_row llm[] = {
     { "prefill", "prefill {s} b{b} h{hq}/{hkv}", "hq=32 hkv=32 s=2048,4096,8192 b=1,4",
       "b=1 hq=8 hkv=2 s=256,2048", NULL },
@@ -122,7 +144,8 @@ static const case_row factors[] = {
 /* Full and causal by length, width, storage type and layout, for each kernel set that is made for
  * this CPU's vector unit: the rows of tools/goals.txt. Rows of one group are compared with one another
  * by the goals and so timed in turn; they have 8 heads, where row strides of [seq][head][dim] are
- * multiples of 1 KiB; the others a power of two that makes a call long enough: 5e9 FLOPs. */
+ * multiples of 1 KiB; the others a power of two that makes a call long enough: 5e9 FLOPs. The rows of
+ * p.fast are skipped where no unit multiplies bf16; each is timed in turn with the exact call. */
 #define PREFILL_NAME "{mask} d{d} s{s}{_dtype}{_layout}"
 static const case_row prefill[] = {
     { NULL, PREFILL_NAME, "d=128 mask=full,causal s=512 h=64", "", NULL },
@@ -151,6 +174,10 @@ static const case_row prefill[] = {
     { NULL, PREFILL_NAME, "d=64 mask=full,causal s=4096 h=2", "", NULL },
     { NULL, PREFILL_NAME, "d=256 mask=full,causal s=2048 h=2", "", NULL },
     { NULL, PREFILL_NAME, "d=256 mask=full,causal s=4096 h=1", "", NULL },
+    { "fast", PREFILL_NAME "{_products}",
+      "s=2048 h=4 d=64,128 mask=full,causal dtype=f32,bf16 group=+ shares=storage "
+      "products=exact,fast",
+      "s=1024 h=4 d=128 mask=full dtype=bf16 group=+ shares=storage products=exact,fast", NULL },
     { 0 },
 };
 
@@ -304,13 +331,16 @@ static const case_row backward[] = {
 };
 
 static const case_preset presets[] = {
-    { "gemma", "32 and 32/8 heads of 256, interleaved: 512 to 8192 tokens, batch 1 to 16",
+    { "gemma", "32 and 32/8 heads of 256, interleaved: 512 to 8192 tokens, KV cache, prefix masks",
       "hq=32 d=256 layout=strided naive_whole=1 warmup=3 iters=10", NULL, NULL, FIXED_LAYOUT, 0,
       gemma, NULL },
     { "latency", "short sequences, head_dim 32 and 64, batch 1 and a batch sweep",
       "warmup=10 iters=100 device_iters=50 data=trig", NULL, NULL, 0, 0, latency, NULL },
-    { "llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache", "d=128 mask=causal",
-      NULL, NULL, 0, 0, llm, NULL },
+    { "llm", "32 and 32/8 heads of 128: prefill to 8192, decode with a cache",
+      "d=128 mask=causal warmup=3 iters=10", NULL, NULL, 0, 0, llm, NULL },
+    { "experts",
+      "many short sequences of differing length in a batch, as routed tokens: padded, packed",
+      "hq=32 hkv=8 d=128 shares=mask", NULL, "tiled", FIXED_MASK | FIXED_LAYOUT, 0, experts, NULL },
     { "extreme", "65536 to 1048576 tokens: causal, window, cells, dilated, decode (--max-seq-len)",
       "b=1 d=64", NULL, "tiled", FIXED_MASK, 0, extreme, finish_extreme },
     { "masks", "each mask and modifier against none, in turn on the same tensors",

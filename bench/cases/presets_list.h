@@ -1,4 +1,4 @@
-/* presets_list.h - what the files of cases share; for bench/cases/ only.
+/* presets_list.h - what the files of cases share, and who appends cases.
  * SPDX-License-Identifier: MIT */
 #ifndef BENCH_PRESETS_LIST_H
 #define BENCH_PRESETS_LIST_H
@@ -21,7 +21,7 @@ typedef struct case_preset {
     const char *all, *all_quick; /* words before those of every row; all_quick NULL = the same */
     const char *impl;
     int fixed;
-    int shaped;           /* takes --shape */
+    int shaped;           /* takes --shape and single sizes */
     const case_row *rows; /* to the first without a name */
     /* Of each case, when it has its name; 0 = it is not wanted. NULL = nothing. */
     int (*finish)(const preset_choice *want, bench_case *c);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../../examples/virtual_ranks.h"
+#include "../machine/team.h"
 
 /* The arrays that are divided; those from STATS on in a backward call. */
 enum { Q, K, V, O, STATS, DOUT, DQ, DK, DV, ARRAYS };
@@ -39,16 +40,17 @@ struct rings_rank {
 
 /* ---- what is asked for */
 
-void rings_describe(const bench_case *c, const bench_path *path, int threads, rings_job *job)
+void rings_describe(const bench_case *c, const bench_path *path, int ranks, rings_job *job)
 {
     enum { SHARD = 1024, STRIPES = 4 }; /* stripes: of a rank; of a zig-zag two */
     const int runs = path->ring == PATH_STRIPED ? STRIPES : 2;
-    const int64_t fair = c->seq_kv / (runs * threads);
+    const int64_t fair = c->seq_kv / (runs * ranks);
     memset(job, 0, sizeof *job);
     job->c = c;
     if (path->ring == PATH_ONE_PROCESS)
         return;
-    job->num_ranks = threads;
+    job->num_ranks = ranks;
+    job->transport = c->ranks ? team_transport() : NULL;
     job->ring.gather = path->ring == PATH_GATHER;
     job->ring.layout = path->ring == PATH_ZIGZAG    ? ATTN_RING_ZIGZAG
                        : path->ring == PATH_STRIPED ? ATTN_RING_STRIPED
@@ -60,7 +62,7 @@ int rings_possible(const rings_job *job, char *why, size_t why_bytes)
 {
     const bench_case *const c = job->c;
     const char *reason = NULL;
-    if (job->num_ranks > virtual_ranks_most())
+    if (!job->transport && job->num_ranks > virtual_ranks_most())
         reason = "more ranks than a process has here";
     if (c->seq_q != c->seq_kv)
         reason = "a ring cuts rows and keys alike: as many of both";
@@ -119,9 +121,12 @@ static attn_ring ring_of(const rings_job *job, const attn_transport *transport,
     return ring;
 }
 
-static attn_params params_of(const attn_params *p)
+/* A rank that is a thread has no further ones. */
+static attn_params params_of(const rings_job *job, const attn_params *p)
 {
     attn_params own = *p;
+    if (job->transport)
+        return own;
     own.parallel_for = NULL;
     own.parallel_user = NULL;
     own.num_workers = 1;
@@ -140,7 +145,7 @@ static attn_status size_of_rank(const rings_job *job, const attn_params *p, cons
 attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g, size_t *bytes,
                        char *why, size_t why_bytes)
 {
-    const attn_params own = params_of(p);
+    const attn_params own = params_of(job, p);
     const attn_transport transport = query_of(job, 0);
     const attn_ring ring = ring_of(job, &transport, NULL);
     attn_ring_info info;
@@ -268,7 +273,7 @@ static int make_rank(rings_job *job, int rank, const attn_params *p, const attn_
 {
     rings_rank *const r = &job->ranks[rank];
     r->job = job;
-    r->p = params_of(p);
+    r->p = params_of(job, p);
     r->backward = g != NULL;
     if (g)
         r->g = *g;
@@ -287,6 +292,8 @@ static int make_rank(rings_job *job, int rank, const attn_params *p, const attn_
 int rings_make(rings_job *job, const attn_params *p, const attn_gradients *g)
 {
     job->ranks = calloc((size_t)job->num_ranks, sizeof *job->ranks);
+    if (job->transport)
+        return job->ranks && make_rank(job, job->transport->rank, p, g);
     for (int rank = 0; job->ranks && rank < job->num_ranks; rank++)
         if (!make_rank(job, rank, p, g))
             return 0;
@@ -306,6 +313,10 @@ static void run_rank(void *arg, const attn_transport *transport)
 
 attn_status rings_call(rings_job *job)
 {
+    if (job->transport) {
+        run_rank(job, job->transport);
+        return job->ranks[job->transport->rank].status;
+    }
     if (virtual_ranks_run(job->num_ranks, run_rank, job))
         return ATTN_ERR_CALLBACK;
     for (int rank = 0; rank < job->num_ranks; rank++)
@@ -314,14 +325,38 @@ attn_status rings_call(rings_job *job)
     return ATTN_OK;
 }
 
-void rings_collect(rings_job *job)
+/* Each process has its part of the whole, and zeros beside it. */
+static int join_parts(const rings_job *job, const rings_rank *r)
 {
+    int joined = 1;
+    for (int n = 0; n < ARRAYS; n++) {
+        const part *const a = &r->parts[n];
+        const size_t rows = (size_t)job->c->batch * (size_t)a->heads * (size_t)job->c->seq_q;
+        if (!is_output[n] || !a->own)
+            continue;
+        memset(a->whole, 0, rows * a->bytes);
+        copy_part(r, a, 1);
+        joined &= team_join(a->whole, rows * a->bytes);
+    }
+    return joined;
+}
+
+int rings_collect(rings_job *job)
+{
+    if (job->transport)
+        return join_parts(job, &job->ranks[job->transport->rank]);
     for (int rank = 0; rank < job->num_ranks; rank++)
         for (int n = 0; n < ARRAYS; n++) {
             const rings_rank *const r = &job->ranks[rank];
             if (is_output[n] && r->parts[n].own)
                 copy_part(r, &r->parts[n], 1);
         }
+    return 1;
+}
+
+const attn_ring_stats *rings_own(const rings_job *job)
+{
+    return &job->ranks[job->transport->rank].stats;
 }
 
 void *rings_keys(const rings_job *job, int rank, size_t *bytes)

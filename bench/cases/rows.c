@@ -36,7 +36,8 @@ typedef struct word_list {
 
 static const word_list dtypes = { { "f32", "f16", "bf16" } };
 static const word_list scores = { { "exact", "integer" } };
-static const word_list layouts = { { "packed", "strided" } }; /* LAYOUT_BHSD, LAYOUT_BSHD */
+static const word_list products = { { "exact", "allowed", "fast" } }; /* case_fast */
+static const word_list layouts = { { "packed", "strided" } };         /* LAYOUT_BHSD, LAYOUT_BSHD */
 static const word_list inputs = { { "trig", "normal" } };
 static const word_list shared = { { "nothing", "threads", "mask", "pattern", "keys", "storage",
                                     "gemms" } };
@@ -246,7 +247,7 @@ static const struct field {
     { "dtype", AT(dtype), 0, 0, &dtypes, NULL },
     { "types", 0, 0, 0, NULL, set_types },
     { "scores", AT(integer), 0, 0, &scores, NULL },
-    { "fast", AT(fast), 0, 0, NULL, NULL },
+    { "products", AT(fast), 0, 0, &products, NULL },
     { "keys", 0, 0, 0, NULL, set_place },
     { "shared", AT(keys.shared), 0, 1, NULL, NULL },
     { "layout", AT(layout), 0, 0, &layouts, NULL },
@@ -385,12 +386,21 @@ static void expand(maker *m, const char *text, const bench_case *c, const named 
     }
 }
 
-static void print_size(const bench_case *c, char *text, size_t bytes)
+/* The words of those sizes that are above 0. */
+static void print_sizes(const bench_case *c, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "b=%lld hq=%lld hkv=%lld sq=%lld kv=%lld d=%lld dv=%lld",
-             (long long)c->batch, (long long)c->heads_q, (long long)c->heads_kv,
-             (long long)c->seq_q, (long long)c->seq_kv, (long long)c->head_dim,
-             (long long)c->head_dim_v);
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = { { "b", c->batch },      { "hq", c->heads_q }, { "hkv", c->heads_kv },
+                  { "sq", c->seq_q },     { "kv", c->seq_kv },  { "d", c->head_dim },
+                  { "dv", c->head_dim_v } };
+    size_t n = 0;
+    text[0] = '\0';
+    for (int i = 0; i < LENGTH(sizes); i++)
+        if (sizes[i].value > 0)
+            n += (size_t)snprintf(text + n, bytes - n, "%s=%lld ", sizes[i].key,
+                                  (long long)sizes[i].value);
 }
 
 static void add_row(maker *m)
@@ -401,8 +411,8 @@ static void add_row(maker *m)
     const char *const all = quick && m->preset->all_quick ? m->preset->all_quick : m->preset->all;
     const char *list = quick && m->row->quick ? m->row->quick : m->row->whole;
     char size[TEXT_BYTES / 2] = "";
-    if (m->preset->shaped && m->want->shape)
-        print_size(m->want->shape, size, sizeof size);
+    if (m->preset->shaped && m->want->sizes)
+        print_sizes(m->want->sizes, size, sizeof size);
     while (list && *list) {
         char text[TEXT_BYTES];
         const size_t length = strcspn(list, "|");

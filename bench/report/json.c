@@ -155,6 +155,7 @@ static int put_winner(writer *w, const bench_record *r, int i)
     put_number(w, "won", winners[i].won);
     put_number(w, "speedup", winners[i].speedup);
     put_number(w, "workspace_ratio", winners[i].workspace_ratio);
+    put_number(w, "ms_mean", winners[i].ms_mean);
     return 1;
 }
 

@@ -46,6 +46,7 @@ typedef struct bench_winner {
     int cases, won;                                /* cases compared; won by the winner */
     double speedup;                                /* geometric mean over the cases, by P50 */
     double workspace_ratio;                        /* over's workspace / winner's, the same mean */
+    double ms_mean; /* of a call of the winner: the mean of its ms_mean over the cases */
 } bench_winner;
 
 /* One winner per scenario of at least two timed paths; returns how many were written. */
@@ -269,10 +270,11 @@ enum { VERDICT_TEXT = 32 };
 /* One scenario: rows of both of the same case. */
 typedef struct bench_verdict {
     const char *preset, *scenario;
-    char text[VERDICT_TEXT];          /* from the table of thresholds */
-    int cases, won;                   /* compared; in which ours was the faster one, by P50 */
-    double speedup;                   /* ours over theirs, geometric mean */
-    double memory_saved;              /* share of theirs' workspace, geometric mean */
+    char text[VERDICT_TEXT]; /* from the table of thresholds */
+    int cases, won;          /* compared; in which ours was the faster one, by P50 */
+    double speedup;          /* ours over theirs, geometric mean */
+    double memory_saved;     /* share of theirs' workspace, geometric mean */
+    double ms_mean; /* of a call of the faster one: the mean of its ms_mean over the cases */
     double launch, transfer, compute; /* shares of our calls on the device, summed over the cases */
     int64_t shortest, longest;        /* keys, of the cases compared */
     int64_t crossover; /* from this number of keys on ours is faster at every length; 0 =

@@ -75,6 +75,25 @@ static void say_ranks(const bench_result *results, const bench_result *r)
         kib_of(r));
 }
 
+/* Of processes. Computing alone has no overlap. */
+static void say_processes(const bench_result *results, const bench_result *r)
+{
+    const double speedup = r->speedup > 0 ? r->speedup : 1;
+    (void)results;
+    say("  %-13s %-8s %-26s %10.3f", r->path, r->pass, r->name, r->ms_p50);
+    if (r->processes == 1 || r->speedup > 0)
+        say(" %8.2fx %9.0f %%", speedup, 100 * speedup / (double)r->processes);
+    else
+        say(" %9s %11s", "-", "-");
+    say(" %10.2f %12.3f %11.3f %9.3f", (double)r->moved_bytes / MIB, r->exchange_ms,
+        r->exchange_awaited_ms, r->exchange_alone_ms);
+    if (r->exchange_alone_ms > 0)
+        say(" %6.0f %%", 100 * r->overlap);
+    else
+        say(" %8s", "-");
+    say(" %8.2f\n", r->compute_balance);
+}
+
 static void say_storage(const bench_result *results, const bench_result *r)
 {
     (void)results;
@@ -113,7 +132,8 @@ static void say_append(const bench_result *results, const bench_result *r)
     "the time"
 
 static const struct summary {
-    /* Which rows it has: all of ranks, a scenario of preset cache, or those of a group. */
+    /* Which rows it has: all of ranks, threads (1) or processes (2), a scenario of preset cache, or those
+     * of a group. */
     int ranks;
     const char *scenario;
     case_shares shares;
@@ -142,6 +162,14 @@ static const struct summary {
       "all\n  ranks in one call; exchange: a rank's time in the transport, waiting for slower "
       "ranks included;\n  balance: pairs of the rank that has most / mean; workspace: of all "
       "ranks\n" },
+    { 2, NULL, SHARES_NOTHING, "processes against one, one after the other",
+      "  path          pass     case                           P50 ms  speed-up  efficiency  moved "
+      "MiB  exchange ms  awaited ms  alone ms  overlap  balance",
+      say_processes,
+      "P50: of the slowest rank; efficiency: speed-up / processes; moved: by all ranks in one call; "
+      "exchange:\n  a rank's time in the transport, waiting for slower ranks included; awaited: of "
+      "that, for messages; alone:\n  for the same messages with nothing to compute; overlap: 1 - "
+      "awaited / alone; balance: computation of the\n  slowest rank / mean\n" },
     { 0, "storage", SHARES_NOTHING,
       "storage of K and V; bytes of a token of one layer = heads_kv * (head_dim * bytes of K + "
       "head_dim_v * bytes of V)",
@@ -163,7 +191,7 @@ static int has(const struct summary *s, const bench_result *r)
     if (r->skipped[0])
         return 0;
     if (s->ranks || r->ranks)
-        return s->ranks && r->ranks;
+        return s->ranks == (r->processes ? 2 : r->ranks > 0);
     if (s->scenario)
         return !strcmp(r->preset, "cache") && !strcmp(r->scenario, s->scenario);
     return r->speedup > 0 && r->shares == s->shares;

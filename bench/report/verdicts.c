@@ -178,12 +178,14 @@ static bench_verdict verdict_of(verdict_kind kind, const bench_result *all, int 
     bench_verdict v = { .preset = first->preset,
                         .scenario = first->scenario,
                         .shortest = INT64_MAX };
-    double log_speed = 0, log_memory = 0;
+    double log_speed = 0, log_memory = 0, theirs = 0, ours = 0;
     for (int i = 0; i < n; i++) {
         const bench_result *const t = partner_in(kind, all, n, &all[i], first);
         if (!t)
             continue;
         v.cases++;
+        theirs += all[i].ms_mean;
+        ours += t->ms_mean;
         v.won += speed_of(&all[i], t) > 1;
         v.noisy += disturbed(&all[i], t);
         log_speed += log(speed_of(&all[i], t));
@@ -195,6 +197,7 @@ static bench_verdict verdict_of(verdict_kind kind, const bench_result *all, int 
             v.longest = t->seq_kv;
     }
     v.speedup = report_mean(log_speed, v.cases);
+    v.ms_mean = (v.speedup > 1 ? ours : theirs) / (v.cases ? v.cases : 1);
     v.memory_saved = 1 - report_mean(log_memory, v.cases);
     v.crossover = crossover_of(kind, all, n, first);
     verdict_text(kind, v.speedup, v.text);
@@ -305,8 +308,9 @@ static void say_verdict(verdict_kind kind, const bench_verdict *v)
     say_costs(kind, v);
     say_crossover(v);
     report_colour(thresholds[threshold_of(v->speedup)].style);
-    say("  %s%s\n", v->text, mark_of(v->noisy));
+    say("  %s%s", v->text, mark_of(v->noisy));
     report_colour(PLAIN);
+    say(", mean %.3g ms\n", v->ms_mean);
 }
 
 static void say_expectation(const bench_expectation *e)

@@ -84,7 +84,7 @@ static const bench_result *row_by(const scenario *s, const bench_result *x, cons
 /* Path a against b over the cases that both have; speedup > 1 when a is faster. */
 static bench_winner judge(const scenario *s, const char *a, const char *b)
 {
-    bench_winner w = { s->rows->preset, s->rows->scenario, a, b, 0, 0, 0, 0 };
+    bench_winner w = { s->rows->preset, s->rows->scenario, a, b, 0, 0, 0, 0, 0 };
     double log_speed = 0, log_space = 0;
     for (int i = 0; i < s->n; i++) {
         const bench_result *const x = &s->rows[i];
@@ -95,9 +95,11 @@ static bench_winner judge(const scenario *s, const char *a, const char *b)
             continue;
         w.cases++;
         w.won += x->ms_p50 < y->ms_p50;
+        w.ms_mean += x->ms_mean;
         log_speed += log(y->ms_p50 / x->ms_p50);
         log_space += log((double)(y->workspace_bytes + 1) / (double)(x->workspace_bytes + 1));
     }
+    w.ms_mean /= w.cases ? w.cases : 1;
     w.speedup = report_mean(log_speed, w.cases);
     w.workspace_ratio = report_mean(log_space, w.cases);
     return w;
@@ -155,6 +157,7 @@ static void say_winner(const bench_winner *w)
         report_colour(PLAIN);
         say(" wins %d of %d, %.2f times as fast as %s", w->won, w->cases, w->speedup, w->over);
     }
+    say(", mean %.3g ms", w->ms_mean);
     if (w->workspace_ratio >= 1.05)
         say(", %.1f times less workspace", w->workspace_ratio);
     if (w->workspace_ratio <= 0.95)

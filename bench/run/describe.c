@@ -37,7 +37,7 @@ void run_describe(const bench_context *x, const bench_case *c, const bench_path 
     r->k_dtype = case_dtype_name(case_k_dtype(c));
     r->v_dtype = case_dtype_name(case_v_dtype(c));
     r->integer = c->integer;
-    r->fast = c->fast;
+    r->fast = c->fast != FAST_OFF;
     r->page_size = c->keys.page_size;
     r->shares = c->shares;
     r->layout = case_layout_name(mask_layout(c));
@@ -152,7 +152,7 @@ int run_set_params(bench_context *x, bench_run *run, bench_result *r)
     p->head_dim_v = c->head_dim_v;
     p->naive_whole = c->naive_whole;
     p->integer = c->integer;
-    p->fast = c->fast;
+    p->fast = c->fast != FAST_OFF;
     p->q.dtype = p->o.dtype = c->dtype;
     p->k.dtype = c->appends ? c->dtype : case_k_dtype(c); /* what is appended is yet to be stored */
     p->v.dtype = c->appends ? c->dtype : case_v_dtype(c);
@@ -164,8 +164,9 @@ int run_set_params(bench_context *x, bench_run *run, bench_result *r)
     if (!mask_set(c, p, &run->mask))
         return run_skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
-    rings_describe(c, run->path, (int)r->threads, &run->rings);
+    rings_describe(c, run->path, c->ranks ? c->ranks : (int)r->threads, &run->rings);
     r->ranks = run->rings.num_ranks;
+    r->processes = c->ranks;
     if (!run_watched(x, RUN_DESCRIBED, run, r))
         return 0;
     run->gradients.dilated = run_is_dilated(run) ? &run->dilated : NULL;
@@ -227,6 +228,17 @@ attn_status run_explain(bench_run *run, bench_result *r, char *why, size_t why_b
     return status;
 }
 
+/* Whether the kernel set of this name multiplies numbers that are rounded: none that
+ * attn_kernels_get lists does. */
+static int rounds(const char *name)
+{
+    const attn_kernels *set;
+    for (int i = 0; (set = attn_kernels_get(i)) != NULL; i++)
+        if (!strcmp(attn_kernels_name(set), name))
+            return 0;
+    return 1;
+}
+
 int run_size_up(bench_run *run, bench_result *r)
 {
     char text[160];
@@ -238,6 +250,9 @@ int run_size_up(bench_run *run, bench_result *r)
     r->kernels = run->path->device ? run->info.backend_name : run->info.kernels_name;
     if (run->path->device && !on_device_taken(&run->info, text, sizeof text))
         return run_skip(r, "%s", text);
+    if (run->c->fast == FAST_NEEDED && !rounds(r->kernels))
+        return run_skip(r, "no unit for products of bf16 (p.fast) here: kernels %s are exact",
+                        r->kernels);
     if (!path_fits(run->path, run->info.key_parts, (int)r->threads, r->skipped, sizeof r->skipped))
         return 0;
     run->workspace_bytes = run->info.workspace_bytes;

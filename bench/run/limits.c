@@ -60,7 +60,7 @@ double run_expected(const bench_context *x, const bench_case *c, const char *pat
         !path_usable(run.path, x->many, r.skipped, sizeof r.skipped))
         return 0;
     model_of(c, &run.model);
-    const double call = call_expected(x, &run, (int)r.threads);
+    const double call = call_expected(x, &run, (int)r.threads * (c->ranks ? c->ranks : 1));
     const int samples = run_iterations(&run);
     const double least = fmax(SAMPLED * x->min_time, LEAST_SAMPLES * call);
     const double timed = samples > 0 ? (c->warmup + samples) * call : c->warmup * call + least;

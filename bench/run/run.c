@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "../machine/peak.h"
+#include "../machine/team.h"
 #include "../measure.h"
 
 int run_skip(bench_result *r, const char *format, ...)
@@ -46,12 +47,11 @@ static int cold_call(bench_context *x, bench_run *run, bench_result *r)
     if (seconds < 0)
         return stop_wanted() ? run_stopped(r) : run_skip(r, "the first call failed");
     if (run_is_divided(run))
-        rings_collect(&run->rings);
+        (void)rings_collect(&run->rings);
     return on_device_fetch(&run->p, &run->device) || run_skip(r, "reading from the device failed");
 }
 
-/* All but the timing; what stands in the way is said in r->skipped. */
-static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
+int run_set_up(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
 {
     model_sizes(run->c, &run->model);
     if (stop_wanted())
@@ -69,8 +69,28 @@ static int prepare(bench_context *x, const bench_run *first, bench_run *run, ben
         return 0;
     if (!run_within_memory(x, run, r) || !run_within_time(x, run, r))
         return 0;
-    return run_watched(x, RUN_SIZED, run, r) && run_make_buffers(x, first, run, r) &&
-           cold_call(x, run, r) && run_watched(x, RUN_CALLED, run, r) && run_verify(run, r);
+    return run_watched(x, RUN_SIZED, run, r) && run_make_buffers(x, first, run, r);
+}
+
+/* All but the timing; what stands in the way is said in r->skipped. */
+static int prepare(bench_context *x, const bench_run *first, bench_run *run, bench_result *r)
+{
+    return run_set_up(x, first, run, r) && cold_call(x, run, r) &&
+           run_watched(x, RUN_CALLED, run, r) && run_verify(run, r);
+}
+
+/* One case that the first of the processes share, while the others wait. */
+static void run_of_team(bench_context *x, const bench_case *c, const char *path, bench_result *r)
+{
+    bench_run run;
+    run_begin(x, c, path, &run, r);
+    if (team_rank() == 0)
+        roof_peaks(x, r);
+    team_rest();
+    if (team_choose(c->ranks))
+        run_shared(x, &run, r);
+    team_rest();
+    x->runs_left--;
 }
 
 /* Whether phases.h knows the call. */
@@ -129,6 +149,10 @@ void run_group(bench_context *context, const bench_case *cases, int n, const cha
 {
     bench_run runs[RUN_MAX_GROUP];
     double bytes = 0;
+    if (cases->ranks) {
+        run_of_team(context, cases, path, results);
+        return;
+    }
     memset(runs, 0, sizeof runs);
     for (int i = 0; i < n; i++) {
         runs[i].c = &cases[i];

@@ -38,9 +38,17 @@ int run_stopped(bench_result *r);
 /* What checks of the bench do to the run at this stage. */
 int run_watched(bench_context *x, run_stage stage, bench_run *run, bench_result *r);
 
+/* Everything before the first call. first: of the group, NULL = this is it. */
+int run_set_up(bench_context *x, const bench_run *first, bench_run *run, bench_result *r);
+
 /* An empty run and its row. */
 void run_begin(const bench_context *x, const bench_case *c, const char *path, bench_run *run,
                bench_result *r);
+
+/* ---- shared.c */
+
+/* The whole run on each of the chosen processes (machine/team.h). */
+void run_shared(bench_context *x, bench_run *run, bench_result *r);
 
 /* ---- describe.c */
 

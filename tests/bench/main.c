@@ -3,6 +3,7 @@
  *
  *     build/bench_test selfcheck [--threads N] [--device NAME]
  *     build/bench_test --plant-wrong qk|qk_units|pv|outer|gradient ...   the bench with a wrong kernel
+ *     build/bench_test --plant-wrong ranks ...                   or with a rank that has wrong keys
  *     build/bench_test --plant-slowdown PERCENT ...              or with a slow one
  *     build/bench_test --plant-interrupt N [--plant-again] ...   or Ctrl-C during the N-th run or step,
  *                                                                twice
@@ -76,7 +77,12 @@ int main(int argc, char **argv)
         return command_selfcheck(argc, argv);
     const int left = take_faults(argc, argv);
     argv[left] = NULL;
+    if (faults.wrong && !strcmp(faults.wrong, "ranks")) {
+        faults.ranks = 1;
+        faults.wrong = NULL;
+    }
     if (faults.wrong && !plant_knows(faults.wrong))
-        return refuse("--plant-wrong is qk, qk_units, pv, outer or gradient, not", faults.wrong);
+        return refuse("--plant-wrong is qk, qk_units, pv, outer, gradient or ranks, not",
+                      faults.wrong);
     return bench_main(left, argv, plant_watch);
 }

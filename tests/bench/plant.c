@@ -225,10 +225,15 @@ static void plant_pages(keys_store *s)
         table[0] = moved;
 }
 
-/* The first rank has the keys of the last one. */
+/* The first rank has the keys of the last one; of processes the last one has other keys. */
 static void plant_ranks(const rings_job *job)
 {
     size_t own, other;
+    if (job->transport) {
+        void *const keys = rings_keys(job, job->transport->rank, &own);
+        memset(keys, 0, job->transport->rank == job->num_ranks - 1 ? own : 0);
+        return;
+    }
     void *const first = rings_keys(job, 0, &own);
     void *const last = rings_keys(job, job->num_ranks - 1, &other);
     memmove(first, last, own < other ? own : other);

@@ -30,9 +30,9 @@ static int how_often(const expected *e)
     int n = 0;
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
-        n += c->heads_q == e->heads_q && c->heads_kv == e->heads_kv && c->seq_q == e->seq_q &&
-             c->seq_kv == e->seq_kv && c->head_dim == e->head_dim && c->head_dim_v == e->head_dim &&
-             c->batch == e->batch;
+        n += c->mask != MASK_PREFIX && c->heads_q == e->heads_q && c->heads_kv == e->heads_kv &&
+             c->seq_q == e->seq_q && c->seq_kv == e->seq_kv && c->head_dim == e->head_dim &&
+             c->head_dim_v == e->head_dim && c->batch == e->batch;
     }
     return n;
 }
@@ -40,7 +40,7 @@ static int how_often(const expected *e)
 static void check_gemma(void)
 {
     static const int lengths[] = { 512, 1024, 2048, 4096, 8192 }, batches[] = { 1, 4, 8, 16 };
-    int once = 0, exact = 0;
+    int once = 0, exact = 0, textbook = 0, cached = 0, prefix = 0, both = 0;
     take("gemma", &whole);
     for (int s = 0; s < 5; s++)
         for (int b = 0; b < 4; b++)
@@ -51,10 +51,15 @@ static void check_gemma(void)
     for (int i = 0; i < list.n; i++) {
         const bench_case *const c = &list.cases[i];
         exact += c->warmup == 3 && c->iterations == 10 && c->layout == LAYOUT_BSHD &&
-                 c->heads_q * c->head_dim == 8192 && c->mask == MASK_FULL;
+                 c->heads_q * c->head_dim == 8192;
+        textbook += c->mask == MASK_FULL && c->keys.kind == KEYS_PLAIN;
+        cached += c->keys.kind == KEYS_CONTIGUOUS;
+        prefix += c->mask == MASK_PREFIX;
+        both += c->mask == MASK_PREFIX && c->keys.kind == KEYS_CONTIGUOUS;
     }
-    expect(list.n == 40 && once == 40, "gemma: 5 lengths, 4 batches, 2 head counts", once);
-    expect(exact == 40, "gemma: 3 and 10 calls, width 8192, interleaved", exact);
+    expect(textbook == 40 && once == 40, "gemma: 5 lengths, 4 batches, 2 head counts", once);
+    expect(exact == list.n, "gemma: 3 and 10 calls, width 8192, interleaved", exact);
+    expect(cached == 20 && prefix == 10 && both == 4, "gemma: caches, prefixes, both", both);
 }
 
 static void check_latency(void)
@@ -94,6 +99,10 @@ static void check_llm(void)
                 once += prompts[s] < 8192 && how_often(&step) == 1;
             }
     expect(list.n == 24 && once == 24, "llm: 12 prefills, 12 steps of decoding", once);
+    once = 0;
+    for (int i = 0; i < list.n; i++)
+        once += list.cases[i].warmup == 3 && list.cases[i].iterations == 10;
+    expect(once == 24, "llm: 3 and 10 calls", once);
 }
 
 static void check_extreme(void)
@@ -135,6 +144,37 @@ static void check_mask_list(const preset_choice *want)
     for (int kind = MASK_CAUSAL; kind < NUM_MASKS; kind++)
         good &= times[kind] == 1;
     expect(good, "masks: each once, after none", list.n);
+}
+
+/* Lengths of each kind, next to the batch that is padded with all of it computed. */
+static void check_experts(void)
+{
+    int times[NUM_MASKS] = { 0 };
+    take("experts", &whole);
+    for (int i = 0; i < list.n; i++) {
+        const bench_case *const c = &list.cases[i];
+        times[c->mask] += c->batch >= 16 && c->seq_kv <= 1024;
+        expect(c->shares == (c->mask == MASK_FULL ? SHARES_NOTHING : SHARES_BUT_MASK),
+               "experts: padded first", i);
+    }
+    expect(list.n == 24 && times[MASK_FULL] == 8 && times[MASK_KV_LENGTHS] == 8,
+           "experts: prefill and decoding of 4 batches each", list.n);
+    expect(times[MASK_VARLEN] == 4 && times[MASK_Q_LENGTHS] == 4, "experts: packed, too", 0);
+}
+
+/* What needs a unit for bf16 stands behind the exact call of the same tensors. */
+static void check_fast(void)
+{
+    int fast = 0, after_exact = 0;
+    take("prefill", &whole);
+    for (int i = 1; i < list.n; i++) {
+        const bench_case *const c = &list.cases[i];
+        fast += c->fast == FAST_NEEDED;
+        after_exact += c->fast == FAST_NEEDED && c[-1].fast == FAST_OFF &&
+                       c[-1].group == c->group && c->shares == SHARES_BUT_STORAGE &&
+                       c->dtype == c[-1].dtype;
+    }
+    expect(fast == 8 && after_exact == 8, "prefill: p.fast after the exact call", fast);
 }
 
 /* Within a scenario one thing differs, and the threads end with all of them. */
@@ -200,7 +240,7 @@ static void check_guards(bench_context *x)
     const int64_t usable = x->machine.memory_usable;
     const double deadline = x->deadline;
     take("gemma", &whole);
-    const bench_case *const largest = &list.cases[list.n - 1];
+    const bench_case *const largest = &list.cases[39]; /* the last without a cache or a prefix */
     bench_case biased = *largest;
     biased.batch = biased.heads_q = biased.heads_kv = 1;
     biased.seq_q = biased.seq_kv = 1 << 16;
@@ -228,6 +268,8 @@ void check_lists(bench_context *context)
     check_extreme();
     check_mask_list(&whole);
     check_mask_list(&quick);
+    check_experts();
+    check_fast();
     check_factors();
     check_all();
     check_guards(context);

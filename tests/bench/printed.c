@@ -93,13 +93,14 @@ static void check_printed_winners(void)
                             row("tiled", "b", 1, 4, 3), row("auto", "b", 1, 1, 1) };
     rows[2].scenario = rows[3].scenario = "other";
     const char *const text = summary_of(rows, 4);
-    tells(text, "\n p s even: tiled 1.02 times as fast as auto, 2.0 times less workspace\n");
-    tells(text, "\n p other auto wins 1 of 1, 4.00 times as fast as tiled, 3.0 times less "
-                "workspace\n");
+    tells(text,
+          "\n p s even: tiled 1.02 times as fast as auto, mean 1 ms, 2.0 times less workspace\n");
+    tells(text, "\n p other auto wins 1 of 1, 4.00 times as fast as tiled, mean 1 ms, 3.0 times "
+                "less workspace\n");
     lacks(text, "fastest path of each case");
     rows[2].ms_p50 = 0.5;
-    tells(summary_of(rows, 4), "tiled wins 1 of 1, 2.00 times as fast as auto, 3.0 times more "
-                               "workspace\n");
+    tells(summary_of(rows, 4), "tiled wins 1 of 1, 2.00 times as fast as auto, mean 4 ms, 3.0 "
+                               "times more workspace\n");
 }
 
 static void check_printed_verdicts(void)
@@ -107,14 +108,16 @@ static void check_printed_verdicts(void)
     bench_result rows[] = { row("naive", "a", 1000, 2, 10), row("tiled", "a", 1000, 1, 5),
                             row("naive", "b", 3000, 2, 10), row("tiled", "b", 3000, 1, 5) };
     tells(summary_of(rows, 2), "\n p: s 1 of 1 2.00x -50 % 1000 (one length) tiled is much "
-                               "faster\n");
-    tells(summary_of(rows, 4), "\n p: s 2 of 2 2.00x -50 % 1000 (shortest) tiled is much faster\n");
+                               "faster, mean 1 ms\n");
+    tells(summary_of(rows, 4),
+          "\n p: s 2 of 2 2.00x -50 % 1000 (shortest) tiled is much faster, mean 1 ms\n");
     lacks(summary_of(rows, 4), "winners");
     rows[2].ms_p50 = rows[2].ms_min = 0.5;
-    tells(summary_of(rows, 4), "\n p: s 1 of 2 1.00x -50 % none up to 3000 about the same speed\n");
+    tells(summary_of(rows, 4),
+          "\n p: s 1 of 2 1.00x -50 % none up to 3000 about the same speed, mean 2 ms\n");
     rows[0].ms_p50 = rows[0].ms_min = 0.5;
     rows[1].ms_min = 0.5;
-    tells(summary_of(rows, 4), " none up to 3000 naive is faster (noisy)\n");
+    tells(summary_of(rows, 4), " none up to 3000 naive is faster (noisy), mean 2 ms\n");
 }
 
 void check_printed(void)

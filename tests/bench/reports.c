@@ -32,7 +32,7 @@ bench_result row(const char *path, const char *name, int64_t length, double ms, 
     r.data = r.pass = r.roof = r.tuning = r.device = "";
     r.threads = 1;
     r.seq_q = r.seq_kv = length;
-    r.ms_p50 = r.ms_min = ms;
+    r.ms_p50 = r.ms_min = r.ms_mean = ms;
     r.workspace_bytes = (int64_t)(1024 * kib);
     snprintf(r.name, sizeof r.name, "%s", name);
     return r;
@@ -277,6 +277,8 @@ static void check_winners(void)
            "the one that nobody beats, against the one it beats most", 0);
     expect(w->cases == 3 && w->won == 2, "it won two of three cases", w->won);
     expect(fabs(w->speedup - 2) < 1e-12, "geometric mean of 4, 1/2 and 4", w->speedup);
+    expect(fabs(w->ms_mean - 8.0 / 3) < 1e-12, "the mean of its calls of 2, 4 and 2 ms",
+           w->ms_mean);
     expect(fabs(w->workspace_ratio - 3073.0 / 1025) < 1e-12, "of three times the workspace",
            w->workspace_ratio);
     snprintf(rows[1].skipped, sizeof rows[1].skipped, "why not");

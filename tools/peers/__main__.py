@@ -57,7 +57,7 @@ def parse_options():
     o.add_argument("--only", action="append", metavar="TEXT", help="cases whose name, such as "
                    "'8 x 512 x 64 f32 causal', contains TEXT; repeatable")
     o.add_argument("--peer", action="append", choices=names, help="this peer only; repeatable")
-    o.add_argument("--break", dest="broken", choices=names + ["naive"],
+    o.add_argument("--break", dest="broken", choices=names + ["naive", "fast"],
                    help="spoil this peer's results by %d tolerances: they must be refused"
                    % BREAK_BY)
     o.add_argument("--cpu-time", action="store_true", help="count processor time instead of wall "
@@ -81,7 +81,7 @@ def main():
     cases = chosen_cases(options.only)
     machine = Machine(options.library, options.cpu_time)
     peers, missing = find_peers(machine, options.peer)
-    if options.broken not in [None, "naive"] + [p.name for p in peers]:
+    if options.broken not in [None, "naive", "fast"] + [p.name for p in peers]:
         sys.exit("compare_peers: --break %s, which is skipped" % options.broken)
     matrices = [machine.random(GEMM_SIZE * GEMM_SIZE, which) for which in (0, 1)]
     shares = {p.name: gemm_share(machine, p, matrices) for p in peers}
@@ -92,6 +92,8 @@ def main():
               "peers": {p.name: {"version": p.version, "remarks": p.remarks,
                                  "gemm_share": shares[p.name]} for p in peers}}
     results = [run_case(machine, kind, peers, options.rounds, options.broken) for kind in cases]
+    for r in results:
+        missing.update(r["without"])
     record["core"] = min(r["core"] for r in results)
     record["kernels"] = ", ".join(sorted({r["kernels"] for r in results}))
     record.update((what, largest(results, what)) for what in ("difference", "allowed"))

@@ -16,11 +16,11 @@ def reading(case):
     return Variant("reading", must_work(lib.reading_run, handle), None)
 
 
-def forward(case, impl, integer=0):
-    """integer: 1 = scores of quantised keys in whole numbers"""
+def forward(case, impl, integer=0, fast=0):
+    """integer: 1 = scores of quantised keys in whole numbers; fast: 1 = products of bf16"""
     lib, why = case.machine.lib, ctypes.create_string_buffer(200)
     out = array_of(case.query, case.size)
-    handle = lib.compare_attn_open(ctypes.byref(case.c_shape_of(integer)), b"impl=" + impl.encode(),
+    handle = lib.compare_attn_open(ctypes.byref(case.c_shape_of(integer, fast)), b"impl=" + impl.encode(),
                                    case.q, case.k, case.v, out, why, len(why))
     if not handle:
         raise Wrong("attn impl=%s: %s" % (impl, why.value.decode()))

@@ -5,7 +5,7 @@ import ctypes
 from . import attn
 from .library import CShape
 from .peer import Wrong
-from .shapes import ARRAYS, BACKWARD, QUANTISED, Shape, floats, number_of, shape_name
+from .shapes import ARRAYS, BACKWARD, MASKS, QUANTISED, Shape, floats, number_of, shape_name
 from .timing import time_in_turn
 
 # Inputs are standard normal, and outputs are weighted means of them, at most about 4. All
@@ -14,6 +14,7 @@ from .timing import time_in_turn
 # because peers may also round probabilities.
 TOLERANCE = {"f32": 2e-5, "f16": 1e-3, "bf16": 8e-3}
 SHOWN_ABOVE = -0.43  # of a standard normal number: 2 of 3 pairs of a boolean mask
+OWN = ("attn", "integer", "fast", "reading")  # entrants that are no peers
 BREAK_BY = 50  # tolerances: what --break adds to one number
 
 
@@ -37,13 +38,15 @@ class Case:
         self.bias = self.visible = None  # [rows][seq] for all heads
         if kind.mask in ARRAYS:
             self.set_pairs(kind.mask, kind.shape.rows * kind.shape.seq)
-        self.c_shape = self.c_shape_of(0)
+        self.c_shape = self.c_shape_of()
         self.f32 = kind.storage == "f32"
+        self.rounds = kind.storage == "bf16" and kind.mask in MASKS  # p.fast is compared, too
+        self.without = {}  # why calls of attn that other machines have are left out
         self.opened = []
 
-    def c_shape_of(self, integer):
+    def c_shape_of(self, integer=0, fast=0):
         return CShape(*self.shape, self.causal, number_of(self.query), number_of(self.storage),
-                      integer, *(x and ctypes.addressof(x) for x in (self.visible, self.bias)))
+                      integer, fast, *(x and ctypes.addressof(x) for x in (self.visible, self.bias)))
 
     def set_pairs(self, mask, n):
         numbers = self.machine.random(n, 4)
@@ -94,7 +97,7 @@ def check(case, who, variant, want, broken):
 
 def offers_of(case, peers):
     """All variants that are to be compared and timed, by peer; not of a peer that has none."""
-    naive = case.mask == "full" and not case.quantised
+    naive = case.mask == "full" and case.f32
     offers = {"naive": [attn.forward(case, "naive")]} if naive else {}
     offers.update((p.name, p.variants(case)) for p in peers
                   if not case.quantised or getattr(p, "QUANTISED", False))
@@ -104,7 +107,7 @@ def offers_of(case, peers):
 def allowed_of(case, offers):
     """What a result may differ by, of attn in other variants and of each peer."""
     most = {name: max(v.allowed for v in variants) for name, variants in offers.items()}
-    return {name: TOLERANCE[case.query] * n for name, n in dict(most, attn=1, integer=1).items()}
+    return {name: TOLERANCE[case.query] * n for name, n in dict(most, attn=1, integer=1, fast=1).items()}
 
 
 def shares_of(case, cycles):
@@ -114,13 +117,29 @@ def shares_of(case, cycles):
     return {n: case.machine.share(case.flops, c) for n, c in cycles.items()}
 
 
+def add_fast(case, entrants, want, broken):
+    """attn with p.fast, compared with its exact result, where that rounds: where the kernels are
+    others."""
+    exact = case.kernels
+    variant = attn.forward(case, "tiled", fast=1)
+    if case.kernels == exact:
+        case.without["bf16 fast"] = ("no unit for products of bf16 (p.fast) here: kernels %s are "
+                                     "exact" % exact)
+    else:
+        check(case, "fast", variant, want, broken == "fast")
+        entrants["fast"] = variant
+
+
 def run_attn(case, broken):
     """attn's variants by name, and the result that peers are compared with: of quantised keys that
     of rounded queries, as peers round theirs. Both are compared with the textbook path first."""
     if not case.quantised:
         variant = attn.backward(case) if case.backward else attn.forward(case, "tiled")
         variant.run()
-        return {"attn": variant}, variant.output()
+        entrants, want = {"attn": variant}, variant.output()
+        if case.rounds:
+            add_fast(case, entrants, want, broken)
+        return entrants, want
     entrants, want = {}, None
     for integer, name in enumerate(("attn", "integer")):
         entrants[name] = attn.forward(case, "tiled", integer)
@@ -145,9 +164,9 @@ def run_case(machine, kind, peers, rounds, broken):
     case.close()
     return {"shape": case.name, "mask": case.mask, "storage": case.storage,
             "kernels": case.kernels, "flops": case.flops, "cycles": cycles, "ms": ms,
-            "sizes": kind.shape._asdict(),
+            "sizes": kind.shape._asdict(), "without": case.without,
             "variant": {n: v.name for n, v in entrants.items()}, "core": min(core.values()),
             "variant_cycles": tries, "difference": differences,
             "allowed": allowed_of(case, offers), "share": shares_of(case, cycles),
             "ratio": {n: c / cycles["attn"] for n, c in cycles.items()
-                      if n not in ("attn", "integer", "reading")}}
+                      if n not in OWN}}

@@ -9,7 +9,7 @@ from .shapes import Shape
 
 class CShape(ctypes.Structure):
     _fields_ = [(f, ctypes.c_int) for f in Shape._fields + (
-        "causal", "dtype", "kv_dtype", "integer")] + [
+        "causal", "dtype", "kv_dtype", "integer", "fast")] + [
         (f, ctypes.c_void_p) for f in ("visible", "bias")]
 
 

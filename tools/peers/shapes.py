@@ -14,6 +14,7 @@ WITH_ARRAYS = [Shape(8, 8, 1024, 1024, 64), Shape(4, 4, 2048, 2048, 128)]
 GRADIENTS = [s for s in LENGTHS if s.seq in (512, 1024)] + OTHERS
 DECODES = [Shape(32, 8, 1, s, 128) for s in (256, 512, 1024, 4096, 16384)]
 WITH_UNITS = Shape(4, 4, 2048, 2048, 128)
+IN_BF16 = WITH_ARRAYS + [Shape(32, 8, 512, 512, 128)]  # for p.fast
 
 # The attn_dtype, the type of a unit, the numbers of a unit
 Storage = collections.namedtuple("Storage", "number unit numbers")
@@ -56,6 +57,7 @@ def chosen_cases(only):
     kinds += [Kind(s, mask, "f32") for mask in ARRAYS for s in WITH_ARRAYS]
     kinds += [Kind(s, mask, "f32") for mask in BACKWARD for s in GRADIENTS]
     kinds += [Kind(s, "decode", storage) for storage in PLAIN for s in DECODES]
+    kinds += [Kind(s, mask, "bf16") for mask in MASKS for s in IN_BF16]
     for storage in QUANTISED:
         kinds += [Kind(WITH_UNITS, mask, storage) for mask in MASKS]
         kinds += [Kind(s, "decode", storage) for s in DECODES if s.seq >= 4096]

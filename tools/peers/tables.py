@@ -13,6 +13,9 @@ QUANTISED_LEGEND = ("K and V in units of 32 numbers, q and o in f32. attn: exact
                     "in whole numbers (p.integer). A peer's cell: its time, and that over "
                     "attn's exactly / in whole numbers. Peers round their queries: they are compared with the "
                     "second.")
+FAST_LEGEND = ("Prefill, q, k, v and o in bf16. attn: exactly, and with products of numbers rounded to "
+               "bf16 (p.fast), where the CPU has units for that. A peer's cell: its time, and that "
+               "over attn's exactly / with p.fast.")
 CSV_HEAD = ("preset case impl path variant dtype mask pass batch heads_q heads_kv seq_q seq_kv "
             "head_dim threads samples ms_p50 difference allowed cpu revision date").split()
 
@@ -32,7 +35,7 @@ def cell_of_attn(result):
 def main_table(results, names, masks):
     rows = [["shape", "mask", "attn"] + names]
     for r in results:
-        if r["mask"] in masks and r["storage"] in PLAIN:
+        if r["mask"] in masks and r["storage"] == "f32":
             rows.append([r["shape"], r["mask"], cell_of_attn(r)]
                         + [cell(r, n) for n in names])
     return rows if len(rows) > 1 else []
@@ -47,25 +50,38 @@ def decode_table(results, names):
     return rows if len(rows) > 1 else []
 
 
-def quantised_table(results, names):
-    units = [r for r in results if r["storage"] in QUANTISED]
-    names = [n for n in names if any(n in r["ratio"] for r in units)]
-    rows = [["shape", "mask", "K and V", "attn, ms", "whole numbers, ms"] + names]
-    for r in units:
-        whole = r["cycles"]["integer"]
+def twofold_table(results, names, title, other):
+    """attn is timed twice, exactly and as the entrant `other`, which may be missing."""
+    names = [n for n in names if any(n in r["ratio"] for r in results)]
+    rows = [["shape", "mask", "storage", "attn, ms", title] + names]
+
+    def over(r, n):
+        return "%.2f" % (r["cycles"][n] / r["cycles"][other]) if other in r["cycles"] else "-"
+
+    for r in results:
         rows.append([r["shape"], r["mask"], r["storage"]]
-                    + ["%.3g" % r["ms"][n] for n in ("attn", "integer")]
-                    + ["%.3g ms, %.2f / %.2f (%s)" % (r["ms"][n], r["ratio"][n],
-                                                      r["cycles"][n] / whole, r["variant"][n])
+                    + ["%.3g" % r["ms"][n] if n in r["ms"] else "-" for n in ("attn", other)]
+                    + ["%.3g ms, %.2f / %s (%s)" % (r["ms"][n], r["ratio"][n], over(r, n),
+                                                    r["variant"][n])
                        if n in r["ratio"] else "-" for n in names])
     return rows if len(rows) > 1 else []
+
+
+def quantised_table(results, names):
+    return twofold_table([r for r in results if r["storage"] in QUANTISED], names,
+                         "whole numbers, ms", "integer")
+
+
+def fast_table(results, names):
+    return twofold_table([r for r in results if r["storage"] == "bf16" and r["mask"] in MASKS],
+                         names, "p.fast, ms", "fast")
 
 
 def naive_table(results, names):
     """Empty where OpenBLAS or the full mask is not among the cases."""
     rows = [["shape", "naive", "openblas", "naive's speed / openblas's"]]
     for r in results:
-        if r["mask"] == "full" and r["storage"] in PLAIN and "openblas" in names:
+        if r["mask"] == "full" and r["storage"] == "f32" and "openblas" in names:
             rows.append([r["shape"]] + ["%.1f %%" % (100 * r["share"][n])
                                         for n in ("naive", "openblas")]
                         + ["%.2f" % (r["cycles"]["openblas"] / r["cycles"]["naive"])])
@@ -109,6 +125,7 @@ def tables_of(results, names):
                main_table(results, names, BACKWARD)),
               ("The textbook path against unfused OpenBLAS.", naive_table(results, names)),
               (DECODE_LEGEND, decode_table(results, names)),
+              (FAST_LEGEND, fast_table(results, names)),
               (QUANTISED_LEGEND, quantised_table(results, names))]
     return [(legend, rows) for legend, rows in tables if rows]
 
@@ -145,7 +162,7 @@ def write_csv(path, record, results, titles):
 
 def titles_of(peers):
     """How attn and each peer are called in a picture; of a version only the release."""
-    return dict({"attn": "attn", "integer": "attn, whole numbers"},
+    return dict({"attn": "attn", "integer": "attn, whole numbers", "fast": "attn, p.fast"},
                 **{p.name: p.title % p.version.split("+")[0] for p in peers})
 
 

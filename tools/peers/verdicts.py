@@ -1,7 +1,7 @@
 # verdicts.py - what the ratios of a run decide.
 # SPDX-License-Identifier: MIT
 from .peer import GEMM_SIZE
-from .shapes import ARRAYS, PLAIN, QUANTISED
+from .shapes import ARRAYS, QUANTISED
 from .timing import BUSY_BELOW, CPU_TIME
 
 VOID_BELOW = 0.85  # of the FMA peak at GEMM_SIZE cubed: the peer does not run as it should
@@ -30,7 +30,7 @@ QUANTISED_GOALS = [
 
 
 def prefills(result, mask):
-    return result["mask"] == mask and result["storage"] in PLAIN
+    return result["mask"] == mask and result["storage"] == "f32"
 
 
 def decodes(result, storage):
