@@ -3031,6 +3031,8 @@ enum field_axis {
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
+    AXIS_LIST,        /* lists of keys of a head, */
+    AXIS_LISTED_KEY,  /* and the entries of one */
     AXIS_PAGE,
     AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
@@ -3207,6 +3209,11 @@ static const call_field call_fields[] = {
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
     { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
+    { VALUE(key_list.width, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { VALUE(key_list.rows, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { GRID(key_list.data, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
+           AXIS_LISTED_KEY),
+      .stride = { AT(key_list.stride_batch), AT(key_list.stride_head), AT(key_list.stride_seq) } },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -3647,6 +3654,12 @@ static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len
     return most;
 }
 
+/* rows_of_list counts the query rows that share a list of keys. */
+static inline int64_t rows_of_list(const attn_params *p)
+{
+    return max64(p->key_list.rows, 1);
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3676,6 +3689,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_ROW] = cell_rows,
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_LIST] = ceil_div(longest_q, rows_of_list(p)),
+            [AXIS_LISTED_KEY] = p->key_list.width,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
             [AXIS_RECENT_ROW] = p->recent.ring,
@@ -3705,6 +3720,55 @@ COLD static call_axes axes_in_use(const attn_params *p)
     call_axes x = axes_of_call(p);
     x.count[AXIS_CELL_LISTED] = cells_listed(p, x.count[AXIS_CELL_ROW]);
     return x;
+}
+
+/* src/listed.c - the keys that p.key_list names for a row. */
+
+/* A key_numbers is a list of keys, ascending. */
+typedef struct key_numbers {
+    const int32_t *at; /* NULL means that there is none, and all keys count. */
+    int64_t count;
+} key_numbers;
+
+/* first_listed gives the place of the first number of a list that is j or more; behind the last it is
+ * the count. */
+static int64_t first_listed(key_numbers list, int64_t j)
+{
+    int64_t lo = 0, hi = list.count;
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (list.at[middle] < j)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
+/* whole_list gives the list for row i with what fills it up. */
+static key_numbers whole_list(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
+{
+    const attn_key_list *x = &p->key_list;
+    const key_numbers list = { x->data + b * x->stride_batch + kv_head * x->stride_head +
+                                   i / rows_of_list(p) * x->stride_seq,
+                               x->width };
+    return list;
+}
+
+/* listed_for gives the list for row i. Entries below 0 lie behind it. */
+static key_numbers listed_for(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
+{
+    key_numbers list = whole_list(p, b, kv_head, i);
+    int64_t lo = 0, hi = list.count;
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (list.at[middle] >= 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    list.count = lo;
+    return list;
 }
 
 /* src/tree.c - the merge tree over chunks of keys: where a complete node waits, and what it merges with.
@@ -3867,6 +3931,7 @@ typedef struct plan {
     int impl;             /* impl is TILED or NAIVE. */
     int rows, keys;       /* These are the sizes of a tile. */
     int small;            /* Nonzero puts little memory before speed. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -3959,7 +4024,8 @@ typedef struct tile {
     attn_lanes span; /* span goes from the first of them to the last. */
     int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
-    int version; /* version is that which is read at the moment. */
+    int version;      /* version is that which is read at the moment. */
+    key_numbers list; /* Keys count within it, where pl->gathered. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
@@ -4338,11 +4404,17 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
     return keys;
 }
 
+/* lanes_of_list counts the rows of all heads of a group that share a list of keys. */
+static int64_t lanes_of_list(const problem *pr)
+{
+    return times(min64(rows_of_list(&pr->p), max64(pr->max_q_len, 1)), pr->group);
+}
+
 /* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
-    const int64_t rows = times(pr->max_q_len, pr->group);
+    const int64_t rows = pr->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group);
     pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), 0);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)
@@ -4410,6 +4482,7 @@ typedef struct key_place {
     int64_t table_entry; /* It is the entry that names the page. */
     int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
+    int64_t listed;      /* It is the place of the key in a list of keys. */
 } key_place;
 
 /* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
@@ -4459,6 +4532,16 @@ static inline void next_row(key_place *at)
     at->in_sequence++;
     at->row++;
     at->left--;
+}
+
+/* listed_at tells where the key at a place of the list lies. */
+static key_place listed_at(const attn_params *p, const attn_sequence *s, key_numbers list,
+                           int64_t place)
+{
+    key_place at = key_at(p, s, list.at[place]);
+    at.left = 1;
+    at.listed = place;
+    return at;
 }
 
 /* versions_of counts the versions of keys that a call may read. */
@@ -4800,6 +4883,55 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
     return min64(end, max64(j, column * m->block_k));
 }
 
+/* kv_head_of gives the head of K and V that a query head reads. */
+static int64_t kv_head_of(const attn_params *p, int64_t head)
+{
+    return head / (p->num_heads_q / p->num_heads_kv);
+}
+
+static void listed_row(const key_row *of)
+{
+    const key_numbers list =
+        listed_for(of->p, of->s->b, kv_head_of(of->p, of->at->head), of->at->i);
+    int64_t at = first_listed(list, of->j0);
+    int k;
+    for (k = 0; k < of->n; k += ATTN_ALIVE_BITS) {
+        const int64_t from = of->j0 + k;
+        uint32_t shown = 0;
+        for (; at < list.count && list.at[at] < from + ATTN_ALIVE_BITS; at++)
+            shown |= UINT32_C(1) << (list.at[at] - from);
+        *word_of(of, k) &= shown;
+    }
+}
+
+static int listed_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const int64_t rows = rows_of_list(p), heads_end = kv_head_of(p, at->head_end - 1);
+    int64_t head, list, seen = 0, all = 0;
+    for (head = kv_head_of(p, at->head_begin); head <= heads_end; head++)
+        for (list = at->i_begin / rows; list <= (at->i_end - 1) / rows; list++) {
+            const key_numbers keys = listed_for(p, s->b, head, list * rows);
+            seen += first_listed(keys, j0 + n) - first_listed(keys, j0);
+            all += n;
+        }
+    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t listed_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                           int64_t end)
+{
+    const int64_t rows = rows_of_list(p), heads_end = kv_head_of(p, at->head_end - 1);
+    int64_t head, list;
+    for (head = kv_head_of(p, at->head_begin); head <= heads_end; head++)
+        for (list = at->i_begin / rows; list <= (at->i_end - 1) / rows; list++) {
+            const key_numbers keys = listed_for(p, s->b, head, list * rows);
+            const int64_t first = first_listed(keys, j);
+            if (first < keys.count)
+                end = min64(end, keys.at[first]);
+        }
+    return end;
+}
+
 static void callback_row(const key_row *of)
 {
     const attn_params *p = of->p;
@@ -4830,6 +4962,7 @@ static const mask_rule mask_rules[] = {
     { MEMBER(chunk_size), .range = chunked_range },
     { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(key_list.data), NULL, listed_row, listed_tile, listed_next },
     { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
     { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
     { MEMBER(bool_mask.data), .row = bool_row },
@@ -4843,13 +4976,13 @@ typedef struct rule_list {
     void (*at[COUNT_OF(mask_rules)])(const key_row *of);
 } rule_list;
 
-/* asks_pairs tells whether a rule is on that is no interval. */
-static int asks_pairs(const attn_params *p)
+/* pair_rules_on counts the rules that are on and no intervals. */
+static int pair_rules_on(const attn_params *p)
 {
-    int m = 0;
-    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
-        m++;
-    return m < COUNT_OF(mask_rules);
+    int m, n = 0;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        n += mask_rules[m].row && is_set(p, mask_rules[m].on);
+    return n;
 }
 
 static range_list ranges_of(const attn_params *p)
@@ -4867,7 +5000,7 @@ static range_list ranges_of(const attn_params *p)
 /* plan_masks notes which masks are on, so that rows and tiles need not ask. */
 static void plan_masks(const attn_params *p, plan *pl)
 {
-    pl->by_pair = asks_pairs(p);
+    pl->by_pair = pair_rules_on(p) > 0 && !pl->gathered;
     pl->ranges = ranges_of(p);
 }
 
@@ -5540,6 +5673,10 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
     NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
     ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    NUMBER_ALONE(key_list.width, key_list.data, " is set, but key_list.data is NULL"),
+    NUMBER_ALONE(key_list.rows, key_list.data, " is set, but key_list.data is NULL"),
+    ALONE(key_list.data, key_list.width,
+          "key_list.width (0) must be at least 1: entries of a list"),
     TOGETHER(block_mask.bitmap, block_mask.row_offsets,
              "block_mask.bitmap and row_offsets: give one of them"),
     ALONE(block_mask.row_offsets, block_mask.columns,
@@ -5931,6 +6068,39 @@ static attn_status check_csr(const attn_params *p, text *why)
     return status;
 }
 
+/* check_list wants the numbers of one list to ascend, and entries below 0 to be its last. */
+static attn_status check_list(const attn_params *p, key_numbers list, text *why)
+{
+    const int64_t first = list.at - p->key_list.data;
+    int64_t k;
+    for (k = 0; k < list.count; k++) {
+        const int64_t value = list.at[k], before = k ? list.at[k - 1] : -1;
+        if (value >= p->seq_len_kv)
+            return bad_limit(why, "key_list.data", first + k, value, p->seq_len_kv - 1);
+        if (k && before < 0 && value >= 0)
+            return bad_after(why, "key_list.data", first + k, value,
+                             " lies behind an entry below 0, which ends a list:", before);
+        if (k && value >= 0 && value <= before)
+            return bad_after(why, "key_list.data", first + k, value,
+                             " must be above the entry before it", before);
+    }
+    return ATTN_OK;
+}
+
+/* check_lists looks at the lists of rows in use. */
+static attn_status check_lists(const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int64_t b, head, i;
+    for (b = 0; p->key_list.data && b < p->batch && !status; b++) {
+        const sequence s = sequence_of(p, b);
+        for (head = 0; head < p->num_heads_kv && !status; head++)
+            for (i = 0; i < s.q_len && !status; i += rows_of_list(p))
+                status = check_list(p, whole_list(p, b, head, i), why);
+    }
+    return status;
+}
+
 static attn_status check_interfaces(const attn_params *p, text *why)
 {
     if (p->kernels && p->kernels->abi != ATTN_KERNEL_ABI)
@@ -5960,7 +6130,8 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
-                                           check_outputs, check_tree,      check_csr };
+                                           check_outputs, check_tree,      check_csr,
+                                           check_lists };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
@@ -6023,7 +6194,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
     *p = *in;
-    pr->size_query = 0;
+    pr->size_query = pr->gathered = 0;
     status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
     if (!status)
         status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);
@@ -6064,6 +6235,12 @@ static int64_t item_rows(const plan *pl)
     return (int64_t)pl->rows * pl->item_tiles;
 }
 
+/* items_of_list counts the items with the rows that share a list of keys. */
+static int64_t items_of_list(const problem *pr, const plan *pl)
+{
+    return ceil_div(lanes_of_list(pr), item_rows(pl));
+}
+
 static void plan_items(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -6072,6 +6249,8 @@ static void plan_items(const problem *pr, plan *pl)
     /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
     if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
+    else if (pl->gathered)
+        pl->tiles = times(ceil_div(p->seq_len_q, rows_of_list(p)), items_of_list(pr, pl));
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
@@ -6104,7 +6283,7 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
         pl->in_place[version][which] =
             x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
     pl->pitch[which] = 0;
-    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+    if (is_scattered(p) || p->recent.keys || pl->gathered || !pl->in_place[STORED][which])
         pl->pitch[which] = pitch_of(dim);
 }
 
@@ -6167,10 +6346,11 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    /* There is one more where a tile begins inside a block. */
-    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    /* There is one more where a tile begins inside a block. Each listed key may have a block. */
+    const int64_t blocks = pl->gathered ? keys : keys / ATTN_BLOCK + 1;
     /* At worst each key is a run, and each row where a mask or a bias is asked for. */
-    const int64_t run_count = 2 + max64(rows, is_scattered(p) || p->recent.keys ? keys : 0);
+    const int scattered = is_scattered(p) || p->recent.keys || pl->gathered;
+    const int64_t run_count = 2 + max64(rows, scattered ? keys : 0);
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -6238,8 +6418,8 @@ static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
-    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
-           !p->part.continued && pl->items > 0 &&
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->gathered && !pl->prefix_keys &&
+           p->num_workers > 1 && !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
            work >= pl->tuning.split_work;
@@ -6349,7 +6529,8 @@ static int64_t split_items(const plan *pl)
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
-    pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
+    pl->item_tiles =
+        most_item_tiles(pl, pl->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
         pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
@@ -6416,6 +6597,7 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     const attn_params *p = &pr->p;
     const int64_t rows = times(ceil_div(pr->max_q_len, p->kernels->rows), p->kernels->rows);
     pl->small = small;
+    pl->gathered = pr->gathered && !small;
     pl->kernels = p->kernels;
     pl->tuning = tuning_of(p, p->kernels);
     pl->impl = pr->impl;
@@ -6438,6 +6620,52 @@ static void divide_plan(const problem *pr, plan *pl)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
     most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
     pl->workers = (int)max64(1, min64(p->num_workers, most));
+}
+
+/* src/gather.c - whether the rows of a call read only the keys of their list.
+ *
+ * A list of keys is a mask: masks.c hides all others, beside any other mask. Where nothing else asks
+ * about single keys, row tiles instead take the listed keys as if there were no others. What depends on
+ * the number of a key, the canonical blocks and chunks, still goes by it, so that no bit changes.
+ */
+
+/* may_gather tells whether nothing but its list asks about single keys, and no two lists meet in a
+ * row tile. */
+static int may_gather(const problem *pr)
+{
+    const attn_params *p = &pr->p;
+    const int asks_more = pair_rules_on(p) > 1 || p->bias.data || p->alibi_slopes || p->score ||
+                          p->dropout_p > 0 || p->logits.data || p->recent.keys;
+    return p->key_list.data && !asks_more && pr->impl == ATTN_IMPL_TILED && !p->fast &&
+           !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
+}
+
+/* Fewer rows than these take as long. */
+#define GATHER_LANES 16
+/* A listed key takes as long as these others, since its rows are copied. */
+#define GATHER_COST 2
+
+/* is_sparse tells whether a row tile for each list takes less time than tiles full of rows that pass over
+ * what they do not see. */
+static int is_sparse(const problem *pr)
+{
+    const attn_params *p = &pr->p;
+    const int64_t rows = times(pr->max_q_len, pr->group), lanes = lanes_of_list(pr);
+    const int64_t lists = ceil_div(pr->max_q_len, rows_of_list(p));
+    const int64_t listed = times(lists, min64(p->key_list.width, pr->max_kv_len));
+    return times(times(listed, max64(lanes, GATHER_LANES)), GATHER_COST) <
+           times(pr->max_kv_len, max64(rows, GATHER_LANES));
+}
+
+/* settle_gather decides about the call. The kernels are then those for the rows of a list. */
+static void settle_gather(const attn_params *asked, problem *pr, int wanted)
+{
+    if (pr->gathered == wanted)
+        return;
+    pr->gathered = wanted;
+    pr->p.kernels = asked->kernels;
+    pr->p.tile_keys = asked->tile_keys;
+    resolve_kernels(pr);
 }
 
 /* src/dropout.c - dropout: a counter-based random number decides about each pair. */
@@ -6621,6 +6849,10 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
+    if (t->list.at) {
+        l->lo = first_listed(t->list, l->lo);
+        l->hi = first_listed(t->list, l->hi);
+    }
     l->cut = max64(l->lo, min64(recent_from(p, l->pos), l->hi));
 }
 
@@ -6834,12 +7066,16 @@ static const attn_tensor *key_tensor(const tile *t, int which)
 /* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
 OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 {
+    if (t->list.at)
+        return listed_at(&t->pr->p, &t->s, t->list, j);
     return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
 }
 
 OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
-    if (t->version == RECENT)
+    if (t->list.at)
+        *at = listed_at(&t->pr->p, &t->s, t->list, at->listed + 1);
+    else if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);
     else
         next_place(&t->pr->p, &t->s, at);
@@ -6960,10 +7196,12 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     const attn_tensor *x = key_tensor(t, which);
     key_place at = tile_key_at(t, j);
     int64_t run = min64(n, at.left), left, count = 0;
-    const int paged = t->version == STORED && p->kv_rows.page_size;
+    const int64_t page = t->version == STORED ? p->kv_rows.page_size : 0;
     int even = 1;
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         paged ? p->kv_rows.page_size : n, /* No run is longer. */
+                         t->list.at ? 1
+                         : page     ? page
+                                    : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
@@ -7076,7 +7314,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     rule_list rules = { 0, { NULL } };
     int m;
     t->by_pair = 0;
-    for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY; m++) {
+    for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY && !t->list.at; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
         if (!rule->row || !is_set(&t->pr->p, rule->on))
@@ -7125,14 +7363,32 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
+/* key_number gives the number of key j of a tile within the sequence. */
+static int64_t key_number(const tile *t, int64_t j)
+{
+    return t->list.at ? t->list.at[j] : j;
+}
+
+/* block_end gives the end of the canonical block of key j, which is a key of the tile, too. */
+static int64_t block_end(const tile *t, int64_t j)
+{
+    const int64_t number = key_number(t, j);
+    const int64_t end = number + ATTN_BLOCK - (t->s.key_base + number) % ATTN_BLOCK;
+    if (!t->list.at)
+        return end;
+    while (j < t->list.count && t->list.at[j] < end)
+        j++;
+    return j;
+}
+
 /* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
-    int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
+    int begin = 0, end;
     t->block_count = 0;
-    for (; begin < n; begin = end, end += ATTN_BLOCK) {
+    for (; begin < n; begin = end) {
         block *b = &t->blocks[t->block_count++];
-        end = end < n ? end : n;
+        end = (int)min64(block_end(t, j0 + begin) - j0, n);
         b->end = end;
         b->raised = 0;
         b->lanes = t->by_pair ? lanes_alive(t, j0 + begin, end - begin)
@@ -7412,11 +7668,11 @@ static void change_logits(tile *t, float *s, int64_t j0, int n, int stage)
 static void scale_logits(const tile *t, float *s, int64_t j0, int n)
 {
     float *scale = t->x_tile;
-    key_place at = key_at(&t->pr->p, &t->s, j0);
+    key_place at = tile_key_at(t, j0);
     int j;
     for (j = 0; j < n; j++, next_row(&at)) {
         if (at.left == 0)
-            next_place(&t->pr->p, &t->s, &at);
+            next_tile_place(t, &at);
         scale[j] = *scales_of(t, KEYS, &at);
     }
     t->pl->kernels->scale_keys(s, scale, n);
@@ -7868,21 +8124,22 @@ static int block_begin(const tile *t, int i)
     return i ? t->blocks[i - 1].end : 0;
 }
 
-static int is_whole(const tile *t, int i)
+/* joins_others tells whether the logits of a block may be computed with those of its neighbours. */
+static int joins_others(const tile *t, int i)
 {
-    return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
+    return t->list.at || t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
 /* end_of_step gives the block behind the step that begins with block `first`. The logits of a step
- * are computed together: all whole blocks that follow with the same lanes. One call takes less time
+ * are computed together: all whole or listed blocks that follow with the same lanes. One call takes less time
  * than several, and with few lanes the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int most = is_whole(t, first) ? t->block_count : first + 1;
+    const int most = joins_others(t, first) ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
-           t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
+           t->blocks[end].lanes.end == lanes.end && joins_others(t, end))
         end++;
     return end;
 }
@@ -8055,6 +8312,39 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
+/* gathered_end gives the end of the tile of listed keys that begins at place j: whole blocks. */
+static int64_t gathered_end(const tile *t, int64_t j, int64_t end)
+{
+    int64_t at = min64(j + t->pl->keys, end);
+    while (at < end && block_end(t, at - 1) > at)
+        at--;
+    return at;
+}
+
+/* gathered_pass is tiled_pass over the keys of the row tiles' list. Chunks without a listed key are
+ * empty. */
+static void gathered_pass(tile *const *tiles, int count, int values)
+{
+    const tile *t = tiles[0];
+    const int64_t base = t->s.key_base;
+    int64_t j = t->list.count, hi = 0, current, end;
+    int g;
+    t->keys->asked = 0;
+    for (g = 0; g < count; g++) {
+        j = min64(j, tiles[g]->lo < tiles[g]->hi ? tiles[g]->lo : j);
+        hi = max64(hi, tiles[g]->hi);
+    }
+    current = j < hi ? (base + t->list.at[j]) / ATTN_CHUNK : 0;
+    for (; j < hi; j = end) {
+        for (; current < (base + t->list.at[j]) / ATTN_CHUNK; current++)
+            for (g = 0; g < count; g++)
+                end_chunk(tiles[g], current);
+        end = min64(hi, first_listed(t->list, (current + 1) * ATTN_CHUNK - base));
+        end = gathered_end(t, j, end);
+        add_key_tile(tiles, count, j, end, values);
+    }
+}
+
 /* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
  * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
  * complete stays in t->state. */
@@ -8063,6 +8353,10 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j = tiles[0]->lo, hi = tiles[0]->hi, next;
     int g;
+    if (tiles[0]->list.at) {
+        gathered_pass(tiles, count, values);
+        return;
+    }
     tiles[0]->keys->asked = 0;
     for (g = 1; g < count; g++)
         if (tiles[g]->lo < tiles[g]->hi) {
@@ -8100,13 +8394,14 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. */
+/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. The rows of a
+ * gathered item share a list of keys. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
     const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
-    row_choice choice = { .heads = pr->group };
+    row_choice choice = { .heads = pr->group, .count = INT64_MAX };
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
         /* lo becomes the last b whose first slot, cu[b] * group / unit + b, is not beyond. */
@@ -8126,6 +8421,11 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         *kv_head = index % p->num_heads_kv;
         choice.first = slot * unit;
     }
+    if (pl->gathered) {
+        const int64_t each = items_of_list(pr, pl), rows = rows_of_list(p), list = slot / each;
+        choice.first = list * rows * choice.heads + slot % each * unit;
+        choice.count = (list + 1) * rows;
+    }
     choice.head0 = *kv_head * pr->group;
     return choice;
 }
@@ -8137,8 +8437,10 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     int64_t b;
     row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
     t->s = sequence_of(&c->pr.p, b);
+    if (c->pl.gathered)
+        t->list = listed_for(&c->pr.p, b, t->kv_head, choice.first / choice.heads);
     choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
-    choice.count = t->s.row_to;
+    choice.count = min64(choice.count, t->s.row_to);
     set_rows(t, &choice);
     return t;
 }
@@ -8494,7 +8796,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { asks_pairs(p), "a mask other than causal, window or chunked is on" },
+        { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
@@ -9225,6 +9527,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, workspace, room, why);
+    settle_gather(p, &pr, may_gather(&pr) && is_sparse(&pr));
     status = plan_cpu(&pr, &pl, &workers, room, why);
     if (!status && !is_empty(p))
         status = check_workspace_apart(&pr.p, workspace, workspace_bytes(&pr, &pl, workers), why);
@@ -9266,7 +9569,7 @@ static void leave_one_row(const attn_params *asked, problem *pr)
 }
 
 /* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
- * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
+ * workers, whether the prefix will be shared or not, whether keys will be gathered, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -9277,8 +9580,9 @@ static attn_status size_of_call(const attn_params *asked, problem *pr, text *why
     for (row = 0; row < 2 && !status; row++) {
         if (row)
             leave_one_row(asked, pr);
-        for (n = 0; n < 2 && !status; n++) {
-            pr->p.shared_keys = n ? 0 : asked->shared_keys;
+        for (n = 0; n < 4 && !status; n++) {
+            pr->p.shared_keys = n % 2 ? 0 : asked->shared_keys;
+            settle_gather(asked, pr, n / 2 && may_gather(pr));
             plan_call(pr, &pl, 0, INT64_MAX);
             status = check_size_limit(pr, &pl, why);
             most = max64(most, workspace_bytes(pr, &pl, pl.workers));
@@ -9444,6 +9748,13 @@ static void explain_prefix(const plan *pl, text *why)
     }
 }
 
+static void explain_lists(const attn_params *p, const plan *pl, text *why)
+{
+    if (p->key_list.data)
+        put(why, pl->gathered ? "; rows read only listed keys"
+                              : "; rows pass over keys that are not listed");
+}
+
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
                          attn_info *info)
 {
@@ -9452,6 +9763,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
+    explain_lists(p, pl, &why);
     put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
@@ -9489,6 +9801,7 @@ OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
     if (status)
         return status;
     settle_workers(&pr.p);
+    settle_gather(p, &pr, may_gather(&pr) && is_sparse(&pr));
     plan_call(&pr, &pl, 0, INT64_MAX);
     status = check_size_limit(&pr, &pl, &why);
     if (!status)

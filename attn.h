@@ -35,7 +35,7 @@
  *
  *   Version and errors      attn_status says what went wrong.
  *   Arrays                  attn_tensor and attn_output describe q, k, v, o, lse and stats.
- *   Masks                   attn_mask, attn_block_mask and callbacks hide keys from rows.
+ *   Masks                   attn_mask, attn_block_mask, attn_key_list and callbacks hide keys from rows.
  *   What changes a logit    attn_bias and a callback change logits before the softmax.
  *   Caches                  attn_rows says where keys lie in ring buffers and pages.
  *   Further outputs         attn_logits and attn_state return more than these.
@@ -72,7 +72,7 @@
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
  *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; attn_resume_begin
- *   takes 5.75, a ring 6.5 (tests/stack.sh).
+ *   takes 6, a ring 6.5 (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to five lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
@@ -401,6 +401,23 @@ typedef struct attn_block_mask {
     const int32_t *row_offsets; /* one entry per row of cells and one more; NULL with the bitmap */
     const int32_t *columns;     /* given together with row_offsets or not at all */
 } attn_block_mask;
+
+/* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
+ * sparse attention does. The time of a row grows with its list and not with seq_len_kv.
+ *
+ * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
+ * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
+ * ascending; entries below 0 fill up what a shorter one leaves. Numbers count within the sequence. With
+ * cu_seqlens, rows are those of the longest sequence. attn_index (level index) finds the lists of rows.
+ *
+ * Results have the bits of p.bool_mask that shows the listed keys. */
+typedef struct attn_key_list {
+    int64_t width; /* entries of a list */
+    int64_t rows;  /* query rows that share a list; 0 means 1 */
+    /* Entries between batch entries, kv heads and lists; 0 means packed, ATTN_STRIDE_BROADCAST shared. */
+    ptrdiff_t stride_batch, stride_head, stride_seq;
+    const int32_t *data; /* NULL means that all keys may be seen */
+} attn_key_list;
 
 /* An attn_pair is a (query, key) pair as callbacks see it. */
 typedef struct attn_pair {
@@ -749,6 +766,7 @@ typedef struct attn_params {
     attn_mask bool_mask;         /* one byte per pair; its strides count bytes */
     attn_mask bit_mask;          /* one bit per pair; its strides count bits */
     attn_block_mask block_mask;  /* one cell per block_q rows and block_k keys */
+    attn_key_list key_list;      /* the keys of each row, by their numbers */
     attn_mask_fn mask;           /* decides about single pairs; NULL means off */
     attn_mask_tile_fn mask_tile; /* may decide about tiles for mask; NULL: all are partial */
 
@@ -2125,6 +2143,7 @@ typedef struct attn_problem {
      * means that the axis is shared, and layout counts no more. */
     attn_params p;
     int impl;            /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int gathered;        /* nonzero: rows of the CPU read only the keys of their list */
     int size_query;      /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
     int64_t group;       /* query heads per kv head */
     int64_t max_q_len;   /* most rows that the call computes in one sequence */
@@ -2197,7 +2216,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 17
+#define ATTN_KERNEL_ABI 18
 
 #ifdef __cplusplus
 }

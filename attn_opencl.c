@@ -2014,6 +2014,8 @@ enum field_axis {
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
+    AXIS_LIST,        /* lists of keys of a head, */
+    AXIS_LISTED_KEY,  /* and the entries of one */
     AXIS_PAGE,
     AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
@@ -2190,6 +2192,11 @@ static const call_field call_fields[] = {
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
     { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
+    { VALUE(key_list.width, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { VALUE(key_list.rows, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { GRID(key_list.data, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
+           AXIS_LISTED_KEY),
+      .stride = { AT(key_list.stride_batch), AT(key_list.stride_head), AT(key_list.stride_seq) } },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -2630,6 +2637,12 @@ static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len
     return most;
 }
 
+/* rows_of_list counts the query rows that share a list of keys. */
+static inline int64_t rows_of_list(const attn_params *p)
+{
+    return max64(p->key_list.rows, 1);
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -2659,6 +2672,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_ROW] = cell_rows,
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_LIST] = ceil_div(longest_q, rows_of_list(p)),
+            [AXIS_LISTED_KEY] = p->key_list.width,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
             [AXIS_RECENT_ROW] = p->recent.ring,
@@ -3997,6 +4012,55 @@ static attn_status take_programs(attn_opencl *gpu, const void *bytes, size_t cou
     return fault ? ATTN_ERR_UNSUPPORTED : ATTN_OK;
 }
 
+/* src/listed.c - the keys that p.key_list names for a row. */
+
+/* A key_numbers is a list of keys, ascending. */
+typedef struct key_numbers {
+    const int32_t *at; /* NULL means that there is none, and all keys count. */
+    int64_t count;
+} key_numbers;
+
+/* first_listed gives the place of the first number of a list that is j or more; behind the last it is
+ * the count. */
+static int64_t first_listed(key_numbers list, int64_t j)
+{
+    int64_t lo = 0, hi = list.count;
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (list.at[middle] < j)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
+/* whole_list gives the list for row i with what fills it up. */
+static key_numbers whole_list(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
+{
+    const attn_key_list *x = &p->key_list;
+    const key_numbers list = { x->data + b * x->stride_batch + kv_head * x->stride_head +
+                                   i / rows_of_list(p) * x->stride_seq,
+                               x->width };
+    return list;
+}
+
+/* listed_for gives the list for row i. Entries below 0 lie behind it. */
+static key_numbers listed_for(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
+{
+    key_numbers list = whole_list(p, b, kv_head, i);
+    int64_t lo = 0, hi = list.count;
+    while (lo < hi) {
+        const int64_t middle = lo + (hi - lo) / 2;
+        if (list.at[middle] >= 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    list.count = lo;
+    return list;
+}
+
 /* src/call.h - one call: its problem, its plan, its tiles.
  *
  * Every path works on these types. Validation makes a problem, the plan says how it is divided, a
@@ -4076,6 +4140,7 @@ typedef struct plan {
     int impl;             /* impl is TILED or NAIVE. */
     int rows, keys;       /* These are the sizes of a tile. */
     int small;            /* Nonzero puts little memory before speed. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -4168,7 +4233,8 @@ typedef struct tile {
     attn_lanes span; /* span goes from the first of them to the last. */
     int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
-    int version; /* version is that which is read at the moment. */
+    int version;      /* version is that which is read at the moment. */
+    key_numbers list; /* Keys count within it, where pl->gathered. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
@@ -4207,6 +4273,7 @@ typedef struct key_place {
     int64_t table_entry; /* It is the entry that names the page. */
     int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
+    int64_t listed;      /* It is the place of the key in a list of keys. */
 } key_place;
 
 /* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
@@ -4256,6 +4323,16 @@ static inline void next_row(key_place *at)
     at->in_sequence++;
     at->row++;
     at->left--;
+}
+
+/* listed_at tells where the key at a place of the list lies. */
+static key_place listed_at(const attn_params *p, const attn_sequence *s, key_numbers list,
+                           int64_t place)
+{
+    key_place at = key_at(p, s, list.at[place]);
+    at.left = 1;
+    at.listed = place;
+    return at;
 }
 
 /* versions_of counts the versions of keys that a call may read. */

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "seam.h"
+#include "listed.c"
 #include "tree.c"
 
 typedef struct tuning {
@@ -82,6 +83,7 @@ typedef struct plan {
     int impl;             /* impl is TILED or NAIVE. */
     int rows, keys;       /* These are the sizes of a tile. */
     int small;            /* Nonzero puts little memory before speed. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -174,7 +176,8 @@ typedef struct tile {
     attn_lanes span; /* span goes from the first of them to the last. */
     int64_t lo, hi;  /* It is the union of the lanes' ranges. */
     key_span spans[VERSIONS];
-    int version; /* version is that which is read at the moment. */
+    int version;      /* version is that which is read at the moment. */
+    key_numbers list; /* Keys count within it, where pl->gathered. */
     int64_t alive_from;
     int64_t column, columns; /* These are columns of V: all of them, or those of a slice. */
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */

@@ -90,6 +90,13 @@ static void explain_prefix(const plan *pl, text *why)
     }
 }
 
+static void explain_lists(const attn_params *p, const plan *pl, text *why)
+{
+    if (p->key_list.data)
+        put(why, pl->gathered ? "; rows read only listed keys"
+                              : "; rows pass over keys that are not listed");
+}
+
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
                          attn_info *info)
 {
@@ -98,6 +105,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     int answer;
     explain_impl(pr, pl, &why);
     explain_prefix(pl, &why);
+    explain_lists(p, pl, &why);
     put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
@@ -135,6 +143,7 @@ OWN_FRAME static attn_status explain_plan(const attn_params *p, attn_info *info)
     if (status)
         return status;
     settle_workers(&pr.p);
+    settle_gather(p, &pr, may_gather(&pr) && is_sparse(&pr));
     plan_call(&pr, &pl, 0, INT64_MAX);
     status = check_size_limit(&pr, &pl, &why);
     if (!status)

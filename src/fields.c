@@ -46,6 +46,8 @@ enum field_axis {
     AXIS_CELL_COLUMN,
     AXIS_CELL_OFFSET,
     AXIS_CELL_LISTED, /* known where the mask has been read: axes_in_use */
+    AXIS_LIST,        /* lists of keys of a head, */
+    AXIS_LISTED_KEY,  /* and the entries of one */
     AXIS_PAGE,
     AXIS_RECENT,     /* entries of p.recent, */
     AXIS_RECENT_ROW, /* and the rows of one */
@@ -222,6 +224,11 @@ static const call_field call_fields[] = {
            AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
     { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
+    { VALUE(key_list.width, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { VALUE(key_list.rows, F_INT64, MASKS | BY_RANKS, 0, MOST) },
+    { GRID(key_list.data, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
+           AXIS_LISTED_KEY),
+      .stride = { AT(key_list.stride_batch), AT(key_list.stride_head), AT(key_list.stride_seq) } },
     { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
@@ -662,6 +669,12 @@ static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t seq_len
     return most;
 }
 
+/* rows_of_list counts the query rows that share a list of keys. */
+static inline int64_t rows_of_list(const attn_params *p)
+{
+    return max64(p->key_list.rows, 1);
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -691,6 +704,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_CELL_ROW] = cell_rows,
             [AXIS_CELL_COLUMN] = cells->block_k ? ceil_div(longest_kv, cells->block_k) : 0,
             [AXIS_CELL_OFFSET] = cell_rows + 1,
+            [AXIS_LIST] = ceil_div(longest_q, rows_of_list(p)),
+            [AXIS_LISTED_KEY] = p->key_list.width,
             [AXIS_PAGE] = rows->page_size ? table_entries(p) : 0,
             [AXIS_RECENT] = p->recent.entries ? p->recent.num_entries : p->batch,
             [AXIS_RECENT_ROW] = p->recent.ring,

@@ -5,6 +5,7 @@
 
 #include "convert.c"
 #include "validate.c"
+#include "gather.c"
 #include "run.c"
 
 ATTN_API const char *attn_version(void)
@@ -212,6 +213,7 @@ OWN_FRAME static attn_status check_call(const attn_params *p, void *workspace, s
     }
     if (answer && !is_empty(p))
         return check_backend(&pr, workspace, room, why);
+    settle_gather(p, &pr, may_gather(&pr) && is_sparse(&pr));
     status = plan_cpu(&pr, &pl, &workers, room, why);
     if (!status && !is_empty(p))
         status = check_workspace_apart(&pr.p, workspace, workspace_bytes(&pr, &pl, workers), why);
@@ -253,7 +255,7 @@ static void leave_one_row(const attn_params *asked, problem *pr)
 }
 
 /* size_of_call gives what attn_workspace_size says of a call without a backend: enough for all
- * workers, whether the prefix will be shared or not, and for one row. It changes *pr. */
+ * workers, whether the prefix will be shared or not, whether keys will be gathered, and for one row. It changes *pr. */
 static attn_status size_of_call(const attn_params *asked, problem *pr, text *why, size_t *bytes)
 {
     int64_t most = 0;
@@ -264,8 +266,9 @@ static attn_status size_of_call(const attn_params *asked, problem *pr, text *why
     for (row = 0; row < 2 && !status; row++) {
         if (row)
             leave_one_row(asked, pr);
-        for (n = 0; n < 2 && !status; n++) {
-            pr->p.shared_keys = n ? 0 : asked->shared_keys;
+        for (n = 0; n < 4 && !status; n++) {
+            pr->p.shared_keys = n % 2 ? 0 : asked->shared_keys;
+            settle_gather(asked, pr, n / 2 && may_gather(pr));
             plan_call(pr, &pl, 0, INT64_MAX);
             status = check_size_limit(pr, &pl, why);
             most = max64(most, workspace_bytes(pr, &pl, pl.workers));

@@ -13,6 +13,7 @@ typedef struct key_place {
     int64_t table_entry; /* It is the entry that names the page. */
     int64_t entry, row;  /* entry is a batch entry or a page of k and v, and row is a row in it. */
     int64_t left;        /* This and the next left - 1 rows lie one after the other. */
+    int64_t listed;      /* It is the place of the key in a list of keys. */
 } key_place;
 
 /* enter_run goes to row at->in_sequence: with pages, to slot `slot` of the page of
@@ -62,6 +63,16 @@ static inline void next_row(key_place *at)
     at->in_sequence++;
     at->row++;
     at->left--;
+}
+
+/* listed_at tells where the key at a place of the list lies. */
+static key_place listed_at(const attn_params *p, const attn_sequence *s, key_numbers list,
+                           int64_t place)
+{
+    key_place at = key_at(p, s, list.at[place]);
+    at.left = 1;
+    at.listed = place;
+    return at;
 }
 
 /* versions_of counts the versions of keys that a call may read. */

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "problem.c"
+#include "listed.c"
 
 /* A key_row is a row that is asked about keys j0 to j0+n-1. */
 typedef struct key_row {
@@ -307,6 +308,55 @@ static int64_t cells_next(const attn_params *p, const sequence *s, const hull *a
     return min64(end, max64(j, column * m->block_k));
 }
 
+/* kv_head_of gives the head of K and V that a query head reads. */
+static int64_t kv_head_of(const attn_params *p, int64_t head)
+{
+    return head / (p->num_heads_q / p->num_heads_kv);
+}
+
+static void listed_row(const key_row *of)
+{
+    const key_numbers list =
+        listed_for(of->p, of->s->b, kv_head_of(of->p, of->at->head), of->at->i);
+    int64_t at = first_listed(list, of->j0);
+    int k;
+    for (k = 0; k < of->n; k += ATTN_ALIVE_BITS) {
+        const int64_t from = of->j0 + k;
+        uint32_t shown = 0;
+        for (; at < list.count && list.at[at] < from + ATTN_ALIVE_BITS; at++)
+            shown |= UINT32_C(1) << (list.at[at] - from);
+        *word_of(of, k) &= shown;
+    }
+}
+
+static int listed_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
+{
+    const int64_t rows = rows_of_list(p), heads_end = kv_head_of(p, at->head_end - 1);
+    int64_t head, list, seen = 0, all = 0;
+    for (head = kv_head_of(p, at->head_begin); head <= heads_end; head++)
+        for (list = at->i_begin / rows; list <= (at->i_end - 1) / rows; list++) {
+            const key_numbers keys = listed_for(p, s->b, head, list * rows);
+            seen += first_listed(keys, j0 + n) - first_listed(keys, j0);
+            all += n;
+        }
+    return seen == 0 ? ATTN_TILE_EMPTY : seen == all ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
+}
+
+static int64_t listed_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
+                           int64_t end)
+{
+    const int64_t rows = rows_of_list(p), heads_end = kv_head_of(p, at->head_end - 1);
+    int64_t head, list;
+    for (head = kv_head_of(p, at->head_begin); head <= heads_end; head++)
+        for (list = at->i_begin / rows; list <= (at->i_end - 1) / rows; list++) {
+            const key_numbers keys = listed_for(p, s->b, head, list * rows);
+            const int64_t first = first_listed(keys, j);
+            if (first < keys.count)
+                end = min64(end, keys.at[first]);
+        }
+    return end;
+}
+
 static void callback_row(const key_row *of)
 {
     const attn_params *p = of->p;
@@ -337,6 +387,7 @@ static const mask_rule mask_rules[] = {
     { MEMBER(chunk_size), .range = chunked_range },
     { MEMBER(block_mask.bitmap), NULL, cells_row, cells_tile, cells_next },
     { MEMBER(block_mask.row_offsets), NULL, cells_row, cells_tile, cells_next },
+    { MEMBER(key_list.data), NULL, listed_row, listed_tile, listed_next },
     { MEMBER(tree_parents), NULL, tree_row, tree_tile, NULL },
     { MEMBER(q_segments), NULL, segments_row, segments_tile, segments_next },
     { MEMBER(bool_mask.data), .row = bool_row },
@@ -350,13 +401,13 @@ typedef struct rule_list {
     void (*at[COUNT_OF(mask_rules)])(const key_row *of);
 } rule_list;
 
-/* asks_pairs tells whether a rule is on that is no interval. */
-static int asks_pairs(const attn_params *p)
+/* pair_rules_on counts the rules that are on and no intervals. */
+static int pair_rules_on(const attn_params *p)
 {
-    int m = 0;
-    while (m < COUNT_OF(mask_rules) && !(mask_rules[m].row && is_set(p, mask_rules[m].on)))
-        m++;
-    return m < COUNT_OF(mask_rules);
+    int m, n = 0;
+    for (m = 0; m < COUNT_OF(mask_rules); m++)
+        n += mask_rules[m].row && is_set(p, mask_rules[m].on);
+    return n;
 }
 
 static range_list ranges_of(const attn_params *p)
@@ -374,7 +425,7 @@ static range_list ranges_of(const attn_params *p)
 /* plan_masks notes which masks are on, so that rows and tiles need not ask. */
 static void plan_masks(const attn_params *p, plan *pl)
 {
-    pl->by_pair = asks_pairs(p);
+    pl->by_pair = pair_rules_on(p) > 0 && !pl->gathered;
     pl->ranges = ranges_of(p);
 }
 

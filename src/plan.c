@@ -27,6 +27,12 @@ static int64_t item_rows(const plan *pl)
     return (int64_t)pl->rows * pl->item_tiles;
 }
 
+/* items_of_list counts the items with the rows that share a list of keys. */
+static int64_t items_of_list(const problem *pr, const plan *pl)
+{
+    return ceil_div(lanes_of_list(pr), item_rows(pl));
+}
+
 static void plan_items(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
@@ -35,6 +41,8 @@ static void plan_items(const problem *pr, plan *pl)
     /* Tile t of sequence b is number floor(cu[b] * group / rows) + b + t, which needs no table. */
     if (varlen)
         pl->tiles = times(p->seq_len_q, group) / item_rows(pl) + p->batch;
+    else if (pl->gathered)
+        pl->tiles = times(ceil_div(p->seq_len_q, rows_of_list(p)), items_of_list(pr, pl));
     else
         pl->tiles = ceil_div(times(rows_held(p), group), item_rows(pl));
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
@@ -67,7 +75,7 @@ static void plan_copy(const attn_params *p, plan *pl, int which, int64_t dim)
         pl->in_place[version][which] =
             x[version]->dtype == ATTN_F32 && !row_aliases(x[version], dim);
     pl->pitch[which] = 0;
-    if (is_scattered(p) || p->recent.keys || !pl->in_place[STORED][which])
+    if (is_scattered(p) || p->recent.keys || pl->gathered || !pl->in_place[STORED][which])
         pl->pitch[which] = pitch_of(dim);
 }
 
@@ -130,10 +138,11 @@ static void plan_slot(const problem *pr, plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t rows = pl->rows, keys = pl->keys, dim = max64(p->head_dim, p->head_dim_v);
-    /* There is one more where a tile begins inside a block. */
-    const int64_t blocks = keys / ATTN_BLOCK + 1;
+    /* There is one more where a tile begins inside a block. Each listed key may have a block. */
+    const int64_t blocks = pl->gathered ? keys : keys / ATTN_BLOCK + 1;
     /* At worst each key is a run, and each row where a mask or a bias is asked for. */
-    const int64_t run_count = 2 + max64(rows, is_scattered(p) || p->recent.keys ? keys : 0);
+    const int scattered = is_scattered(p) || p->recent.keys || pl->gathered;
+    const int64_t run_count = 2 + max64(rows, scattered ? keys : 0);
     const int own_matrix = pl->impl == ATTN_IMPL_NAIVE && !p->naive_whole;
     int64_t at = 0;
     place(&at, 1, sizeof(key_tile));
@@ -201,8 +210,8 @@ static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
     const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
-    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
-           !p->part.continued && pl->items > 0 &&
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->gathered && !pl->prefix_keys &&
+           p->num_workers > 1 && !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
            work >= pl->tuning.split_work;
@@ -312,7 +321,8 @@ static int64_t split_items(const plan *pl)
 static void plan_sharing(const problem *pr, plan *pl)
 {
     const int64_t workers = pr->p.num_workers, least = workers > 1 ? SPLIT_ITEMS * workers : 1;
-    pl->item_tiles = most_item_tiles(pl, times(pr->max_q_len, pr->group));
+    pl->item_tiles =
+        most_item_tiles(pl, pl->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
         pl->keys = pr->p.tile_keys;
         pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
@@ -379,6 +389,7 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     const attn_params *p = &pr->p;
     const int64_t rows = times(ceil_div(pr->max_q_len, p->kernels->rows), p->kernels->rows);
     pl->small = small;
+    pl->gathered = pr->gathered && !small;
     pl->kernels = p->kernels;
     pl->tuning = tuning_of(p, p->kernels);
     pl->impl = pr->impl;

@@ -35,7 +35,7 @@ static const char *never_shared(const problem *pr)
         { bias_active(p), "the bias may differ by batch entry" },
         { alibi_active(p), "ALiBi differs by row" },
         { p->score != NULL, "the score callback may differ by batch entry" },
-        { asks_pairs(p), "a mask other than causal, window or chunked is on" },
+        { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
         { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,

@@ -174,11 +174,17 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
     return keys;
 }
 
+/* lanes_of_list counts the rows of all heads of a group that share a list of keys. */
+static int64_t lanes_of_list(const problem *pr)
+{
+    return times(min64(rows_of_list(&pr->p), max64(pr->max_q_len, 1)), pr->group);
+}
+
 /* resolve_kernels sets the kernel set and the sizes that the caller leaves open. */
 static void resolve_kernels(problem *pr)
 {
     attn_params *p = &pr->p;
-    const int64_t rows = times(pr->max_q_len, pr->group);
+    const int64_t rows = pr->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group);
     pr->batch_kernels = p->kernels ? p->kernels : best_kernels(times(rows, p->batch), 0);
     pr->batch_tile_keys = tile_keys_of(p, pr->batch_kernels);
     if (p->kernels == NULL)

@@ -82,6 +82,10 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
+    if (t->list.at) {
+        l->lo = first_listed(t->list, l->lo);
+        l->hi = first_listed(t->list, l->hi);
+    }
     l->cut = max64(l->lo, min64(recent_from(p, l->pos), l->hi));
 }
 
@@ -295,12 +299,16 @@ static const attn_tensor *key_tensor(const tile *t, int which)
 /* tile_key_at tells where key j lies in that version, and next_tile_place what lies behind. */
 OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 {
+    if (t->list.at)
+        return listed_at(&t->pr->p, &t->s, t->list, j);
     return t->version == RECENT ? recent_at(&t->pr->p, &t->s, j) : key_at(&t->pr->p, &t->s, j);
 }
 
 OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
-    if (t->version == RECENT)
+    if (t->list.at)
+        *at = listed_at(&t->pr->p, &t->s, t->list, at->listed + 1);
+    else if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);
     else
         next_place(&t->pr->p, &t->s, at);
@@ -421,10 +429,12 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     const attn_tensor *x = key_tensor(t, which);
     key_place at = tile_key_at(t, j);
     int64_t run = min64(n, at.left), left, count = 0;
-    const int paged = t->version == STORED && p->kv_rows.page_size;
+    const int64_t page = t->version == STORED ? p->kv_rows.page_size : 0;
     int even = 1;
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         paged ? p->kv_rows.page_size : n, /* No run is longer. */
+                         t->list.at ? 1
+                         : page     ? page
+                                    : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {

@@ -44,21 +44,22 @@ static int block_begin(const tile *t, int i)
     return i ? t->blocks[i - 1].end : 0;
 }
 
-static int is_whole(const tile *t, int i)
+/* joins_others tells whether the logits of a block may be computed with those of its neighbours. */
+static int joins_others(const tile *t, int i)
 {
-    return t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
+    return t->list.at || t->blocks[i].end - block_begin(t, i) == ATTN_BLOCK;
 }
 
 /* end_of_step gives the block behind the step that begins with block `first`. The logits of a step
- * are computed together: all whole blocks that follow with the same lanes. One call takes less time
+ * are computed together: all whole or listed blocks that follow with the same lanes. One call takes less time
  * than several, and with few lanes the kernel may read K in its own order. */
 static int end_of_step(const tile *t, int first)
 {
     const attn_lanes lanes = t->blocks[first].lanes;
-    const int most = is_whole(t, first) ? t->block_count : first + 1;
+    const int most = joins_others(t, first) ? t->block_count : first + 1;
     int end = first + 1;
     while (end < most && t->blocks[end].lanes.begin == lanes.begin &&
-           t->blocks[end].lanes.end == lanes.end && is_whole(t, end))
+           t->blocks[end].lanes.end == lanes.end && joins_others(t, end))
         end++;
     return end;
 }
@@ -231,6 +232,39 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
+/* gathered_end gives the end of the tile of listed keys that begins at place j: whole blocks. */
+static int64_t gathered_end(const tile *t, int64_t j, int64_t end)
+{
+    int64_t at = min64(j + t->pl->keys, end);
+    while (at < end && block_end(t, at - 1) > at)
+        at--;
+    return at;
+}
+
+/* gathered_pass is tiled_pass over the keys of the row tiles' list. Chunks without a listed key are
+ * empty. */
+static void gathered_pass(tile *const *tiles, int count, int values)
+{
+    const tile *t = tiles[0];
+    const int64_t base = t->s.key_base;
+    int64_t j = t->list.count, hi = 0, current, end;
+    int g;
+    t->keys->asked = 0;
+    for (g = 0; g < count; g++) {
+        j = min64(j, tiles[g]->lo < tiles[g]->hi ? tiles[g]->lo : j);
+        hi = max64(hi, tiles[g]->hi);
+    }
+    current = j < hi ? (base + t->list.at[j]) / ATTN_CHUNK : 0;
+    for (; j < hi; j = end) {
+        for (; current < (base + t->list.at[j]) / ATTN_CHUNK; current++)
+            for (g = 0; g < count; g++)
+                end_chunk(tiles[g], current);
+        end = min64(hi, first_listed(t->list, (current + 1) * ATTN_CHUNK - base));
+        end = gathered_end(t, j, end);
+        add_key_tile(tiles, count, j, end, values);
+    }
+}
+
 /* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
  * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
  * complete stays in t->state. */
@@ -239,6 +273,10 @@ static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, 
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j = tiles[0]->lo, hi = tiles[0]->hi, next;
     int g;
+    if (tiles[0]->list.at) {
+        gathered_pass(tiles, count, values);
+        return;
+    }
     tiles[0]->keys->asked = 0;
     for (g = 1; g < count; g++)
         if (tiles[g]->lo < tiles[g]->hi) {
@@ -276,13 +314,14 @@ static float *tiled_state(tile *t, int values)
     return root;
 }
 
-/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. */
+/* tiled_choice tells the sequence and rows of item `index`; heavy causal tiles come first. The rows of a
+ * gathered item share a list of keys. */
 static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index, int64_t *b,
                                int64_t *kv_head)
 {
     const attn_params *p = &pr->p;
     const int64_t slot = pl->tiles - 1 - index % pl->tiles, unit = item_rows(pl);
-    row_choice choice = { .heads = pr->group };
+    row_choice choice = { .heads = pr->group, .count = INT64_MAX };
     index /= pl->tiles;
     if (p->cu_seqlens_q) {
         /* lo becomes the last b whose first slot, cu[b] * group / unit + b, is not beyond. */
@@ -302,6 +341,11 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
         *kv_head = index % p->num_heads_kv;
         choice.first = slot * unit;
     }
+    if (pl->gathered) {
+        const int64_t each = items_of_list(pr, pl), rows = rows_of_list(p), list = slot / each;
+        choice.first = list * rows * choice.heads + slot % each * unit;
+        choice.count = (list + 1) * rows;
+    }
     choice.head0 = *kv_head * pr->group;
     return choice;
 }
@@ -313,8 +357,10 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     int64_t b;
     row_choice choice = tiled_choice(&c->pr, &c->pl, index, &b, &t->kv_head);
     t->s = sequence_of(&c->pr.p, b);
+    if (c->pl.gathered)
+        t->list = listed_for(&c->pr.p, b, t->kv_head, choice.first / choice.heads);
     choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
-    choice.count = t->s.row_to;
+    choice.count = min64(choice.count, t->s.row_to);
     set_rows(t, &choice);
     return t;
 }

@@ -76,6 +76,10 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(window_left, window, " is set, but window is 0: set window = ATTN_WINDOW"),
     NUMBER_ALONE(window_right, window, " is set, but window is 0: set window = ATTN_WINDOW"),
     ALONE(mask_tile, mask, "mask_tile is given, but mask is NULL"),
+    NUMBER_ALONE(key_list.width, key_list.data, " is set, but key_list.data is NULL"),
+    NUMBER_ALONE(key_list.rows, key_list.data, " is set, but key_list.data is NULL"),
+    ALONE(key_list.data, key_list.width,
+          "key_list.width (0) must be at least 1: entries of a list"),
     TOGETHER(block_mask.bitmap, block_mask.row_offsets,
              "block_mask.bitmap and row_offsets: give one of them"),
     ALONE(block_mask.row_offsets, block_mask.columns,
@@ -467,6 +471,39 @@ static attn_status check_csr(const attn_params *p, text *why)
     return status;
 }
 
+/* check_list wants the numbers of one list to ascend, and entries below 0 to be its last. */
+static attn_status check_list(const attn_params *p, key_numbers list, text *why)
+{
+    const int64_t first = list.at - p->key_list.data;
+    int64_t k;
+    for (k = 0; k < list.count; k++) {
+        const int64_t value = list.at[k], before = k ? list.at[k - 1] : -1;
+        if (value >= p->seq_len_kv)
+            return bad_limit(why, "key_list.data", first + k, value, p->seq_len_kv - 1);
+        if (k && before < 0 && value >= 0)
+            return bad_after(why, "key_list.data", first + k, value,
+                             " lies behind an entry below 0, which ends a list:", before);
+        if (k && value >= 0 && value <= before)
+            return bad_after(why, "key_list.data", first + k, value,
+                             " must be above the entry before it", before);
+    }
+    return ATTN_OK;
+}
+
+/* check_lists looks at the lists of rows in use. */
+static attn_status check_lists(const attn_params *p, text *why)
+{
+    attn_status status = ATTN_OK;
+    int64_t b, head, i;
+    for (b = 0; p->key_list.data && b < p->batch && !status; b++) {
+        const sequence s = sequence_of(p, b);
+        for (head = 0; head < p->num_heads_kv && !status; head++)
+            for (i = 0; i < s.q_len && !status; i += rows_of_list(p))
+                status = check_list(p, whole_list(p, b, head, i), why);
+    }
+    return status;
+}
+
 static attn_status check_interfaces(const attn_params *p, text *why)
 {
     if (p->kernels && p->kernels->abi != ATTN_KERNEL_ABI)
@@ -496,7 +533,8 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
 /* and these at what a run reads and writes. */
 static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
-                                           check_outputs, check_tree,      check_csr };
+                                           check_outputs, check_tree,      check_csr,
+                                           check_lists };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
@@ -559,7 +597,7 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     if (!in)
         return bad(why, ATTN_ERR_ARG, "params is NULL");
     *p = *in;
-    pr->size_query = 0;
+    pr->size_query = pr->gathered = 0;
     status = run_checks(checks_of_fields, COUNT_OF(checks_of_fields), p, why);
     if (!status)
         status = check_output_fields(call_fields, COUNT_OF(call_fields), p, why);

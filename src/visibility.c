@@ -86,7 +86,7 @@ static int tile_class(tile *t, int64_t j0, int n)
     rule_list rules = { 0, { NULL } };
     int m;
     t->by_pair = 0;
-    for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY; m++) {
+    for (m = 0; m < COUNT_OF(mask_rules) && class != ATTN_TILE_EMPTY && !t->list.at; m++) {
         const mask_rule *rule = &mask_rules[m];
         int answer;
         if (!rule->row || !is_set(&t->pr->p, rule->on))
@@ -135,14 +135,32 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
     return lanes;
 }
 
+/* key_number gives the number of key j of a tile within the sequence. */
+static int64_t key_number(const tile *t, int64_t j)
+{
+    return t->list.at ? t->list.at[j] : j;
+}
+
+/* block_end gives the end of the canonical block of key j, which is a key of the tile, too. */
+static int64_t block_end(const tile *t, int64_t j)
+{
+    const int64_t number = key_number(t, j);
+    const int64_t end = number + ATTN_BLOCK - (t->s.key_base + number) % ATTN_BLOCK;
+    if (!t->list.at)
+        return end;
+    while (j < t->list.count && t->list.at[j] < end)
+        j++;
+    return j;
+}
+
 /* set_blocks cuts keys j0 to j0+n-1 into canonical blocks, after tile_class. */
 static void set_blocks(tile *t, int64_t j0, int n)
 {
-    int begin = 0, end = ATTN_BLOCK - (int)((t->s.key_base + j0) % ATTN_BLOCK);
+    int begin = 0, end;
     t->block_count = 0;
-    for (; begin < n; begin = end, end += ATTN_BLOCK) {
+    for (; begin < n; begin = end) {
         block *b = &t->blocks[t->block_count++];
-        end = end < n ? end : n;
+        end = (int)min64(block_end(t, j0 + begin) - j0, n);
         b->end = end;
         b->raised = 0;
         b->lanes = t->by_pair ? lanes_alive(t, j0 + begin, end - begin)

@@ -532,8 +532,8 @@ static void slice_gradients(gradients_case *part, const gradients_case *whole, i
 
 static void law_batch(int round)
 {
-    static const char *const banned[] = { "dropout", "mask_fn", "score_fn", "bits", "bitmap",
-                                          "csr",     "tree",    "long",     NULL };
+    static const char *const banned[] = { "dropout", "mask_fn",  "score_fn", "bits", "bitmap",
+                                          "csr",     "key_list", "tree",     "long", NULL };
     static const char *const first[] = { "varlen", "bias_f32", "alibi", "sinks" };
     gradients_case whole, part;
     part_comparison c;
@@ -570,7 +570,9 @@ static void law_batch(int round)
  * left to right, where the scale is 1 and the rows are one chunk. */
 static void law_gqa(int round)
 {
-    static const char *const banned[] = { "varlen", "layout", "scale", "storage", NULL };
+    static const char *const banned[] = {
+        "varlen", "layout", "scale", "storage", "key_list", NULL
+    };
     gradients_case a, b;
     int64_t group, at[4], wrong = 0;
     (void)round;

@@ -73,6 +73,7 @@ MAKER(kv_segments, c->p.kv_segments = ints)
 MAKER(tree, c->p.tree_parents = ints)
 MAKER(bits, c->p.bit_mask.data = bytes_of_mask)
 MAKER(cells, c->p.block_mask.bitmap = bytes_of_mask)
+MAKER(lists, c->p.key_list.data = ints)
 MAKER(callback, c->p.mask = keep_pair)
 MAKER(score, c->p.score = keep_score)
 MAKER(dropout, c->p.dropout_p = 0.5f)
@@ -137,6 +138,7 @@ static const struct {
     REFUSED(tree, "tree_parents"),
     REFUSED(bits, "bit_mask"),
     REFUSED(cells, "block_mask.bitmap"),
+    REFUSED(lists, "key_list.data"),
     REFUSED(callback, "mask"),
     REFUSED(score, "score"),
     REFUSED(dropout, "dropout_p"),

@@ -23,6 +23,7 @@ enum {
     DIM = 8,
     DIM_V = 6,
     PAGE_COUNT = 4,
+    LISTED = 3,
     WORKSPACE = 1 << 20,
     PAINT = 0x5a
 };
@@ -33,6 +34,7 @@ typedef struct arrays {
     int32_t q_len[BATCH], kv_len[BATCH], kv_begin[BATCH], cu_q[BATCH + 1], cu_kv[BATCH + 1];
     int32_t q_offset[BATCH], prefix[BATCH], q_segments[BATCH * SEQ_Q], kv_segments[BATCH * SEQ_KV];
     int32_t tree[BATCH * SEQ_Q], rows[2], row_offsets[SEQ_Q + 1], columns[SEQ_Q];
+    int32_t listed[BATCH * HEADS_KV * SEQ_Q * LISTED];
     int64_t key_base[BATCH];
     int32_t begin[BATCH], table[BATCH * 3];
     uint8_t bitmap[64];
@@ -74,6 +76,7 @@ enum {
     PART_ROWS = 65536,
     PART_KEYS = 131072,
     CONTINUED = 262144,
+    KEY_LIST = 524288,
     LATE = 8192 /* only attn_forward and attn_check look: data need not be there to ask for sizes */
 };
 
@@ -89,6 +92,8 @@ static void fill_arrays(void)
     }
     for (int i = 0; i <= SEQ_Q; i++)
         list.row_offsets[i] = i;
+    for (int i = 0; i < BATCH * HEADS_KV * SEQ_Q * LISTED; i++)
+        list.listed[i] = i % LISTED * 2; /* 0, 2, 4 */
     list.cu_q[1] = 2, list.cu_q[2] = SEQ_Q;
     list.cu_kv[1] = 3, list.cu_kv[2] = SEQ_KV;
     list.rows[1] = SEQ_Q - 1;
@@ -140,6 +145,10 @@ static void add_masks(attn_params *p, int with)
     if (with & CSR) {
         p->block_mask.row_offsets = list.row_offsets;
         p->block_mask.columns = list.columns;
+    }
+    if (with & KEY_LIST) {
+        p->key_list.data = list.listed;
+        p->key_list.width = LISTED;
     }
 }
 
@@ -337,6 +346,19 @@ static const row rows[] = {
     { FIELD(block_mask.bitmap), TO_NULL, 0, 0, BITMAP, ARG, "block_mask" },
     { FIELD(block_mask.row_offsets), TO_NULL, 0, 0, CSR, ARG, "block_mask" },
     { FIELD(block_mask.columns), TO_NULL, 0, 0, CSR, ARG, "block_mask" },
+    { FIELD(key_list.width), TO_I64, 0, 0, KEY_LIST, ARG, NULL },
+    { FIELD(key_list.width), TO_I64, 0, -3, KEY_LIST, ARG, NULL },
+    { FIELD(key_list.width), TO_I64, 0, 3, PLAIN, ARG, NULL },
+    { FIELD(key_list.rows), TO_I64, 0, -1, KEY_LIST, ARG, NULL },
+    { FIELD(key_list.rows), TO_I64, 0, 2, PLAIN, ARG, NULL },
+    { FIELD(key_list.data), AT_I32, 2, SEQ_KV, KEY_LIST | LATE, ARG,
+      "key_list.data[2] (7) must be from 0 to 6" },
+    { FIELD(key_list.data), AT_I32, 4, 0, KEY_LIST | LATE, ARG,
+      "key_list.data[4] (0) must be above the entry before it (0)" },
+    { FIELD(key_list.data), AT_I32, 4, -1, KEY_LIST | LATE, ARG,
+      "key_list.data[5] (4) lies behind an entry below 0, which ends a list: (-1)" },
+    { FIELD(key_list.data), AT_I32, 59, 2, KEY_LIST | LATE, ARG,
+      "key_list.data[59] (2) must be above the entry before it (2)" },
     { FIELD(softcap), TO_FLOAT, 0, -1, PLAIN, ARG, NULL },
     { FIELD(softcap), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
     { FIELD(softcap), TO_FLOAT, 0, INF_, PLAIN, ARG, NULL },
@@ -790,6 +812,9 @@ static const stride_row stride_rows[] = {
     STRIDE("block_mask.bitmap", block_mask.stride_row, block_mask.bitmap, BITMAP),
     STRIDE("block_mask.row_offsets", block_mask.csr_stride_batch, block_mask.row_offsets, CSR),
     STRIDE("block_mask.row_offsets", block_mask.csr_stride_head, block_mask.row_offsets, CSR),
+    STRIDE("key_list.data", key_list.stride_batch, key_list.data, KEY_LIST),
+    STRIDE("key_list.data", key_list.stride_head, key_list.data, KEY_LIST),
+    STRIDE("key_list.data", key_list.stride_seq, key_list.data, KEY_LIST),
     STRIDE("alibi_slopes", alibi_stride, alibi_slopes, PLAIN),
     STRIDE("q_segments", q_segments_stride, q_segments, SEGMENTS),
     STRIDE("kv_segments", kv_segments_stride, kv_segments, SEGMENTS),

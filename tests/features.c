@@ -356,6 +356,42 @@ static void set_csr(test_problem *t)
         rng_chance(50) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)((c.rows + 1) * t->p.num_heads_q);
 }
 
+/* ---- lists of keys --------------------------------------------------------------------------- */
+
+static void fill_list(int32_t *list, int64_t width, int64_t keys, int percent)
+{
+    int64_t n = 0;
+    for (int64_t j = 0; j < keys && n < width; j++)
+        if (rng_chance(percent))
+            list[n++] = (int32_t)j;
+    for (; n < width; n++)
+        list[n] = (int32_t)-rng_int(1, 3);
+}
+
+/* Few keys of many, so that they are gathered; or most of them. */
+static void set_key_list(test_problem *t)
+{
+    static const int64_t rows[] = { 0, 1, 2, 3, 16, 1000 };
+    static const int64_t percents[] = { 2, 10, 60, 100 };
+    attn_key_list *x = &t->p.key_list;
+    const int percent = (int)RNG_PICK(percents);
+    const int64_t each = RNG_PICK(rows), keys = t->p.seq_len_kv;
+    const int64_t lists = (t->p.seq_len_q + (each != 0 ? each : 1) - 1) / (each != 0 ? each : 1);
+    const int64_t width = rng_int(1, keys * percent / 100 + 2), row = width + rng_int(0, 3);
+    const int64_t all = t->p.batch * t->p.num_heads_kv * lists;
+    int32_t *data = new_ints(all * row);
+    memset(data, 0x7f, (size_t)(all * row) * sizeof *data);
+    for (int64_t n = 0; n < all; n++)
+        fill_list(data + n * row, width, keys, percent);
+    x->width = width;
+    x->rows = each;
+    x->stride_seq = (ptrdiff_t)row;
+    x->stride_head = rng_chance(30) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(lists * row);
+    x->stride_batch =
+        rng_chance(30) ? ATTN_STRIDE_BROADCAST : (ptrdiff_t)(t->p.num_heads_kv * lists * row);
+    x->data = data;
+}
+
 /* ---- callbacks --------------------------------------------------------------------------------
  * They check what they are told: the problem's lengths and positions, written down here. */
 
@@ -645,6 +681,7 @@ const feature features[] = {
     { "bits", "bits", NULL, set_bits },
     { "bitmap", "bitmap", NULL, set_bitmap },
     { "csr", "csr", NULL, set_csr },
+    { "key_list", "key_list", NULL, set_key_list },
     { "mask_fn", "mask_fn", NULL, set_mask },
     { "mask_tile", "mask_fn", NULL, set_mask_tile },
     { "scale", "scale", NULL, set_scale },

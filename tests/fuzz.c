@@ -44,6 +44,7 @@ enum {
     KV_SEG,
     TREE,
     COLUMNS,
+    LISTED,
     ROWS,
     OFFSETS,
     LISTS
@@ -252,6 +253,13 @@ static void set_table_masks(attn_params *p)
         }
     }
     if (rng_chance(10)) {
+        p->key_list.width = 1;
+        p->key_list.rows = rng_int(0, 5);
+        p->key_list.data = ints(LISTED, -1, 1);
+        p->key_list.stride_batch = p->key_list.stride_head = ATTN_STRIDE_BROADCAST;
+        p->key_list.stride_seq = packed_or_shared();
+    }
+    if (rng_chance(10)) {
         p->mask = mask_pairs;
         p->mask_tile = rng_chance(50) ? mask_tiles : NULL;
     }
@@ -408,7 +416,7 @@ static const size_t wide_fields[] = {
     AT(window_right),    AT(chunk_size),         AT(block_mask.block_q), AT(block_mask.block_k),
     AT(logits.num_rows), AT(auto_naive_keys),    AT(shared_keys),        AT(part.row_begin),
     AT(part.row_count),  AT(part.key_begin),     AT(part.key_count),     AT(recent.keys),
-    AT(recent.ring),     AT(recent.num_entries),
+    AT(recent.ring),     AT(recent.num_entries), AT(key_list.width),     AT(key_list.rows),
 };
 static const size_t int_fields[] = {
     AT(q.dtype),        AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
@@ -432,7 +440,8 @@ static const size_t stride_fields[] = {
     AT(bool_mask.stride_q),    AT(bool_mask.stride_kv),    AT(k_scales.stride_batch),
     AT(k_scales.stride_head),  AT(k_scales.stride_seq),    AT(k_scales.stride_dim),
     AT(v_scales.stride_batch), AT(v_scales.stride_head),   AT(v_scales.stride_seq),
-    AT(v_scales.stride_dim),
+    AT(v_scales.stride_dim),   AT(key_list.stride_batch),  AT(key_list.stride_head),
+    AT(key_list.stride_seq),
 };
 static const size_t pointer_fields[] = {
     AT(q.data),         AT(k.data),         AT(v.data),        AT(o.data),
@@ -443,7 +452,7 @@ static const size_t pointer_fields[] = {
     AT(bias.data),      AT(alibi_slopes),   AT(sinks),         AT(state.m),
     AT(state.l),        AT(state.o),        AT(logits.data),   AT(recent.begin),
     AT(recent.entries), AT(recent.k.data),  AT(recent.v.data), AT(k_scales.data),
-    AT(v_scales.data),
+    AT(v_scales.data),  AT(key_list.data),
 };
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 

@@ -108,6 +108,7 @@ void clear_masks(attn_params *p)
     memset(&p->bool_mask, 0, sizeof p->bool_mask);
     memset(&p->bit_mask, 0, sizeof p->bit_mask);
     memset(&p->block_mask, 0, sizeof p->block_mask);
+    memset(&p->key_list, 0, sizeof p->key_list);
 }
 
 uint8_t *all_pairs(const attn_params *p)
@@ -183,7 +184,7 @@ void as_bias(attn_params *p, const uint8_t *shown)
 static const char *const mask_names[] = { "causal", "causal_top", "causal_off", "prefix",
                                           "window", "chunked",    "segments",   "tree",
                                           "bool",   "bool_inv",   "bits",       "bitmap",
-                                          "csr",    "mask_fn",    "mask_tile" };
+                                          "csr",    "key_list",   "mask_fn",    "mask_tile" };
 
 /* A bitmap's columns count from the first key present, a dense array's from column 0. */
 static void law_masks(int round)
@@ -217,6 +218,44 @@ static void law_far_cells(int round)
     clear_masks(&b.p);
     as_bool(&b.p, all_pairs(&a.p));
     same(&a, &b, "cells chunks apart");
+}
+
+static int has_reason(const attn_params *p, const char *words)
+{
+    attn_info info;
+    return attn_explain(p, &info) == ATTN_OK && strstr(info.reasons, words) != NULL;
+}
+
+/* Listed keys chunks apart, many heads of a group, values that are part of the keys: gathered, and as a
+ * boolean mask. */
+static int gathered;
+
+static void law_lists(int round)
+{
+    static const char *const beside[] = { "causal", "causal_off", "window",  "kv_len",   "key_base",
+                                          "gqa",    "f16",        "bf16",    "mixed",    "paged",
+                                          "ring",   "paged_ring", "softcap", "sinks",    "partial",
+                                          "bshd",   "negative",   "chunked", "kv_begin", NULL };
+    int list[MAX_BACKGROUND], count = 0;
+    test_shape shape = round % 2 ? whole_units(shape_random()) : shape_random();
+    test_problem a, b;
+    list[count++] = feature_find("key_list");
+    count = add_some(beside, 15, list, count, NULL);
+    shape.seq_q = rng_chance(50) ? 1 : rng_int(1, 4);
+    shape.seq_kv = rng_int(200, 3 * ATTN_CHUNK);
+    if (rng_chance(20)) {
+        shape.heads_q = 40 * shape.heads_kv;
+        shape.seq_q = 1;
+        shape.seq_kv = rng_int(200, 2 * ATTN_CHUNK);
+    }
+    features_make(&a, shape, list, count);
+    if (round % 4 == 3 && !a.p.kv_rows.page_size && !a.p.kv_rows.ring)
+        quantise_for_levels(&a);
+    twin(&a, &b);
+    clear_masks(&b.p);
+    as_bool(&b.p, all_pairs(&a.p));
+    gathered += has_reason(&a.p, "rows read only listed keys");
+    same(&a, &b, "lists of keys");
 }
 
 /* A block mask as bitmap and as CSR. */
@@ -722,7 +761,7 @@ static void law_ring_edge(int round)
 
 static void law_gqa(int round)
 {
-    static const char *const no_varlen[] = { "varlen", "layout", NULL };
+    static const char *const no_varlen[] = { "varlen", "layout", "key_list", NULL };
     test_problem a, b;
     (void)round;
     make_background(&a, "gqa", 1, no_varlen);
@@ -1133,6 +1172,7 @@ static const struct {
 } laws[] = {
     { "a mask said in another way", law_masks, 150 },
     { "cells chunks apart", law_far_cells, 40 },
+    { "lists of keys", law_lists, 80 },
     { "CSR and bitmap", law_csr, 15 },
     { "bits with negative strides", law_negative_bits, 24 },
     { "a window wider than all", law_wide_window, 30 },
@@ -1189,4 +1229,5 @@ TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks,
             else if (begin_case("%s, %d", laws[n].name, round))
                 laws[n].run(round);
     }
+    CHECK(gathered > 0 || T.only_case >= 0, "no call read only listed keys");
 }

@@ -422,6 +422,25 @@ static int block_shows(const attn_params *p, const pair_at *a)
     return bit_of(m->bitmap, index_in(stride, size, at, 0));
 }
 
+static int list_shows(const attn_params *p, const pair_at *a)
+{
+    const attn_key_list *x = &p->key_list;
+    const int64_t each = x->rows > 0 ? x->rows : 1;
+    const ptrdiff_t stride[4] = { x->stride_batch, x->stride_head, x->stride_seq, 0 };
+    const int64_t size[4] = { p->batch, p->num_heads_kv,
+                              cells_of(oracle_longest(p, p->cu_seqlens_q, p->seq_len_q), each),
+                              x->width };
+    int64_t at[4] = { a->b, 0, a->i / each, 0 }, n;
+    const int32_t *list;
+    if (x->data == NULL)
+        return 1;
+    at[1] = a->h / (p->num_heads_q / p->num_heads_kv);
+    list = x->data + index_in(stride, size, at, 0);
+    for (n = 0; n < x->width && list[n] >= 0 && list[n] < a->j; n++)
+        continue;
+    return n < x->width && list[n] == a->j;
+}
+
 static int callback_shows(const attn_params *p, const pair_at *a)
 {
     attn_pair at;
@@ -434,8 +453,8 @@ static int callback_shows(const attn_params *p, const pair_at *a)
 int oracle_visible(const attn_params *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     static int (*const masks[])(const attn_params *, const pair_at *) = {
-        causal_shows, window_shows, chunk_shows, segment_shows,  tree_shows,
-        bool_shows,   bit_shows,    block_shows, callback_shows,
+        causal_shows, window_shows, chunk_shows, segment_shows, tree_shows,
+        bool_shows,   bit_shows,    block_shows, list_shows,    callback_shows,
     };
     pair_at a;
     a.b = b, a.h = h, a.i = i, a.j = j;

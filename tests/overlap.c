@@ -64,6 +64,7 @@ static const field inputs[] = {
     IN(logits.rows),
     IN(block_mask.row_offsets),
     IN(block_mask.columns),
+    { "key_list.data", offsetof(attn_params, key_list.data), 0 },
     { "bool_mask", offsetof(attn_params, bool_mask.data), 0 },
     { "bit_mask", offsetof(attn_params, bit_mask.data), 0 },
 };
@@ -103,6 +104,7 @@ static attn_params everything(int partial)
     p.alignment = ATTN_ALIGN_OFFSET;
     p.logits.num_rows = 2;
     p.block_mask.block_q = p.block_mask.block_k = 2;
+    p.key_list.width = 1;
     p.logits.stage = ATTN_LOGITS_BIAS;
     for (int i = 0; i < INPUTS; i++)
         point(&p, &inputs[i], slot(i));
@@ -755,7 +757,7 @@ static void check_cache(void)
     c.k.data = kv;
     c.v.data = kv + D - 1;
     CHECK(attn_cache_init(&c, room.at, ROOM, why, sizeof why) == ATTN_ERR_ARG &&
-              has_both("the cache's v", "the cache's k"),
+              has_both("the cache's k", "the cache's v"),
           "%s", why);
     c.v.data = kv + D;
     CHECK(attn_cache_init(&c, kv, ROOM, why, sizeof why) == ATTN_ERR_ARG, "memory in storage");

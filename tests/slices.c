@@ -464,6 +464,34 @@ static void cut_blocks(const cut *c, attn_block_mask *m)
     m->csr_stride_batch = (ptrdiff_t)((rows + 1) * c->heads);
 }
 
+/* Lists of as many rows as begin at one remainder. */
+static void cut_lists(const cut *c, attn_key_list *x)
+{
+    const attn_key_list from = *x;
+    const int64_t heads = oracle_heads_kv(c->whole), each = from.rows > 0 ? from.rows : 1;
+    int64_t lists;
+    int32_t *data;
+    if (x->data == NULL)
+        return;
+    x->rows = each;
+    for (int64_t b = 0; b < c->batch; b++)
+        x->rows = common_divisor(x->rows, c->begin[b]);
+    lists = (c->room + x->rows - 1) / x->rows;
+    data = test_alloc((size_t)(c->batch * heads * lists * x->width) * sizeof *data);
+    for (int64_t n = 0; n < c->batch * heads * lists; n++) {
+        const int64_t b = n / lists / heads, h = n / lists % heads, i = n % lists * x->rows;
+        const int64_t last = c->count[b] > 0 ? c->count[b] - 1 : 0;
+        const int64_t of = (c->begin[b] + (i < last ? i : last)) / each;
+        if (c->count[b] > 0)
+            memcpy(data + n * x->width,
+                   from.data + b * step_of(from.stride_batch) + h * step_of(from.stride_head) +
+                       of * step_of(from.stride_seq),
+                   (size_t)x->width * sizeof *data);
+    }
+    x->data = data;
+    x->stride_batch = x->stride_head = x->stride_seq = 0;
+}
+
 /* ---- callbacks of a cut: they ask those of the whole call, with its row numbers ---- */
 
 static attn_params asked;          /* the whole call */
@@ -532,5 +560,6 @@ void slice_rows_copied(test_problem *part, const test_problem *whole, const int6
     cut_mask(&c, &p->bit_mask, 0);
     cut_bias(&c, &p->bias);
     cut_blocks(&c, &p->block_mask);
+    cut_lists(&c, &p->key_list);
     cut_callbacks(&c, p);
 }

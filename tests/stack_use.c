@@ -362,7 +362,7 @@ int main(int argc, char **argv)
     } calls[] = { { "attn_forward", run_forward, 0 },   { "attn_check", run_check, 0 },
                   { "attn_explain", run_explain, 0 },   { "attn_state_finish", run_states, 0 },
                   { "attn_rope_apply", run_rope, 0 },   { "attn_cache", run_cache, 0 },
-                  { "attn_backward", run_backward, 0 }, { "attn_resume", run_resume, 768 },
+                  { "attn_backward", run_backward, 0 }, { "attn_resume", run_resume, 1024 },
                   { "attn_dilated", run_dilated, 512 }, { "attn_ring", run_ring, 1536 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;

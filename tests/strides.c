@@ -43,6 +43,8 @@ static void forget_masks(attn_params *p)
     const int64_t rows = oracle_longest(p, p->cu_seqlens_q, p->seq_len_q);
     const int64_t keys = oracle_longest(p, p->cu_seqlens_kv, p->seq_len_kv);
     attn_block_mask *m = &p->block_mask;
+    attn_key_list *x = &p->key_list;
+    const int64_t each = x->rows > 0 ? x->rows : 1;
     const int64_t cell_rows = m->block_q > 0 ? (rows + m->block_q - 1) / m->block_q : 0;
     const int64_t cell_columns = m->block_k > 0 ? (keys + m->block_k - 1) / m->block_k : 0;
     FORGET_PAIRS(p->bias);
@@ -52,6 +54,8 @@ static void forget_masks(attn_params *p)
            (int64_t[]){ p->batch, p->num_heads_q, cell_rows, cell_columns }, 0, 0);
     forget((ptrdiff_t *[]){ &m->csr_stride_batch, &m->csr_stride_head, NULL, NULL },
            (int64_t[]){ p->batch, p->num_heads_q, 1, cell_rows + 1 }, 0, 0);
+    forget((ptrdiff_t *[]){ &x->stride_batch, &x->stride_head, &x->stride_seq, NULL },
+           (int64_t[]){ p->batch, oracle_heads_kv(p), (rows + each - 1) / each, x->width }, 0, 0);
     forget((ptrdiff_t *[]){ &p->alibi_stride, NULL, NULL, NULL },
            (int64_t[]){ p->batch, 1, 1, p->num_heads_q }, 0, 0);
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10 };
+enum { DOCUMENTS = 5, EVERY_THIRD = 3, CELL = 64, CELL_COLUMNS = 6, TENTH = 10, SPARSE = 16 };
 
 /* ---- patterns */
 
@@ -170,6 +170,12 @@ static int64_t third_keys(const mask_row *r)
 {
     const int64_t first = (EVERY_THIRD - r->i % EVERY_THIRD) % EVERY_THIRD;
     return r->keys - (r->keys - first + EVERY_THIRD - 1) / EVERY_THIRD;
+}
+
+static int64_t listed_keys(const mask_row *r)
+{
+    const int64_t first = r->i % SPARSE;
+    return first < r->keys ? (r->keys - first + SPARSE - 1) / SPARSE : 0;
 }
 
 /* The rows of a cell see the same: mask_pairs asks for the first of them only. */
@@ -384,6 +390,24 @@ static int set_blocks_csr(const making *m)
     return 1;
 }
 
+/* Every sixteenth key, by its number. */
+static int set_listed(const making *m)
+{
+    const int64_t width = (m->c->seq_kv + SPARSE - 1) / SPARSE;
+    int32_t *const list = own(m->arrays, 4 * m->c->seq_q * width);
+    if (!list)
+        return 0;
+    for (int64_t i = 0; i < m->c->seq_q; i++)
+        for (int64_t n = 0; n < width; n++) {
+            const int64_t key = n * SPARSE + i % SPARSE;
+            list[i * width + n] = key < m->c->seq_kv ? (int32_t)key : -1;
+        }
+    m->p->key_list.width = width;
+    m->p->key_list.stride_batch = m->p->key_list.stride_head = ATTN_STRIDE_BROADCAST;
+    m->p->key_list.data = list;
+    return 1;
+}
+
 static int ask_third(void *user, const attn_pair *at)
 {
     (void)user;
@@ -555,6 +579,8 @@ static const struct {
                              set_pattern, cell_keys, NO_LIST },
     [MASK_BIGBIRD] = { "bigbird", "one's own, the one before, the first 2, 3 random ones", 0, 0, 0,
                        set_pattern, cell_keys, NO_LIST },
+    [MASK_LISTED] = { "listed", "every sixteenth key of a row, by its number", 0, 0, 0, set_listed,
+                      listed_keys, NO_LIST },
     [MASK_CALLBACK] = { "callback", "a function asked for each pair: 2 of 3", 0, 0, 0, set_callback,
                         third_keys, NO_LIST },
     [MASK_CALLBACK_TILES] = { "callback-tiles", "the window by a function with a tile classifier",

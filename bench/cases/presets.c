@@ -122,6 +122,7 @@ static const case_row masks[] = {
       "bigbird,callback,callback-tiles",
       NULL, NULL },
     { "tree", "{mask}", "group=4 sq=64 mask=full,tree", NULL, NULL },
+    { "decode, listed", "{mask}", "group=9 sq=1 kv=32768 mask=full,listed", NULL, NULL },
     { "logits", "{mask}", "group=5 mask=full,bias,bias-f16,bias-bf16,alibi,softcap,score", NULL,
       NULL },
     { "softmax", "{mask}", "group=6 mask=full,sinks,softmax1,dropout", NULL, NULL },

@@ -13,6 +13,7 @@ typedef struct attn_problem {
      * means that the axis is shared, and layout counts no more. */
     attn_params p;
     int impl;            /* ATTN_IMPL_TILED or ATTN_IMPL_NAIVE */
+    int gathered;        /* nonzero: rows of the CPU read only the keys of their list */
     int size_query;      /* nonzero: attn_workspace_size asks, and outputs may still be unknown */
     int64_t group;       /* query heads per kv head */
     int64_t max_q_len;   /* most rows that the call computes in one sequence */
@@ -85,4 +86,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 17
+#define ATTN_KERNEL_ABI 18
