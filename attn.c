@@ -9357,7 +9357,7 @@ static void add_mass(const tile *t, const float *s, int n, double *sum)
     for (j = 0; j < n; j++, s += t->pl->rows)
         for (r = 0; r < t->pl->rows; r++) {
             if (t->lanes[r].used && is_nan(s[r]))
-                *sum = (double)s[r];
+                *sum = (double)float_of(CANONICAL_NAN);
             else if (t->lanes[r].used)
                 units += mass_of(s[r]);
         }
