@@ -287,6 +287,14 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
+ * would not do: clang 14 divides by 0 first and selects then. */
+static inline float inverse_sum(int empty, float l)
+{
+    const float inverse = 1.0f / (l + (float)empty);
+    return empty ? 0.0f : inverse;
+}
+
 /* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {
@@ -622,8 +630,9 @@ static inline int attn_lane_count(attn_lanes lanes)
     return lanes.end - attn_first_lane(lanes);
 }
 
-/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
- * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+/* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
+ * least each group of four lanes that holds one of these. calm: s and m are at most ATTN_CALM in
+ * magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -3007,6 +3016,7 @@ enum field_type {
     F_F32,       /* or of these elements */
     F_I32,
     F_I64,
+    F_F64,
     F_U8,
     F_BITS
 };
@@ -3038,6 +3048,8 @@ enum field_axis {
     AXIS_RECENT_ROW, /* and the rows of one */
     AXIS_CHOSEN,     /* rows of logits */
     AXIS_STATS,      /* m and l of a row */
+    AXIS_TOP,        /* the likeliest keys of a row */
+    AXIS_MASS,       /* blocks of keys that insight.mass has */
     AXIS_COUNT
 };
 
@@ -3108,12 +3120,18 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     /* Outputs that only a call with all keys can give. */
+    WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
+#define IN_ONE_CALL "attn_forward keeps it beside the sums of whole rows"
+
+/* The likeliest keys of a row that a call can give. */
+enum { MOST_TOP = 64 };
 
 static const call_field call_fields[] = {
     /* ---- sizes */
@@ -3247,6 +3265,17 @@ static const call_field call_fields[] = {
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
+    { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT, .instead = IN_ONE_CALL },
+    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP), .instead = IN_ONE_CALL },
+    { GRID(insight.top_key, F_I32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.top_prob, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.mass, F_F64, BY_GRADIENTS, AXIS_BATCH, AXIS_HEAD_KV, AXIS_NONE, AXIS_MASS),
+      .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
+    { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
@@ -3397,7 +3426,7 @@ static int64_t unit_of_field(const call_field *f, const void *base)
 
 static int64_t element_bytes(const call_field *f, const void *base)
 {
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
+    static const unsigned char bytes[] = { 4, 4, 8, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
     return (int64_t)bytes_of((int)number_at((const char *)base + f->dtype, sizeof(int)));
@@ -3660,6 +3689,12 @@ static inline int64_t rows_of_list(const attn_params *p)
     return max64(p->key_list.rows, 1);
 }
 
+/* mass_blocks counts the blocks of keys that insight.mass has for each kv head. */
+static int64_t mass_blocks(const attn_params *p)
+{
+    return p->insight.mass_keys ? ceil_div(p->seq_len_kv, p->insight.mass_keys) : 0;
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -3696,6 +3731,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
+            [AXIS_TOP] = p->insight.top,
+            [AXIS_MASS] = mass_blocks(p),
         },
     };
     return x;
@@ -3939,10 +3976,11 @@ typedef struct plan {
     /* tiles counts items per kv head: per batch entry, or in all with varlen. */
     int64_t tiles;
     int64_t items;                      /* items counts those of the first list: o, lse, states. */
-    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits, */
+    int64_t mass_items;                 /* and this the third: the mass of keys. */
     split split;
-    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
-    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    int64_t matrix_floats; /* The naive path has the logits, m, l and insight of one head here. */
+    int64_t state_floats;  /* state_floats is rows * state_rows(p). */
     /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
@@ -4031,7 +4069,8 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight; /* Nonzero means that states go on behind o. */
+    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
@@ -4457,9 +4496,21 @@ static int wants_results(const attn_params *p)
     return p->o.data || p->lse.data || p->stats.data;
 }
 
+/* has_insight tells whether states hold more than m, l and o. */
+static int has_insight(const attn_params *p)
+{
+    return p->insight.entropy || p->insight.top;
+}
+
 static int wants_rows(const attn_params *p)
 {
-    return p->partial || wants_results(p);
+    return p->partial || wants_results(p) || has_insight(p);
+}
+
+/* wants_pairs tells whether a list of its own computes logits again. */
+static int wants_pairs(const attn_params *p)
+{
+    return p->logits.data || p->insight.mass;
 }
 
 static int is_empty(const attn_params *p)
@@ -5559,7 +5610,7 @@ static void list_arrays(const array_set *sets, int n, array_list *list)
 /* What a call writes: `memory` unless there is none, then arrays in their order. */
 typedef struct written_list {
     int n;
-    operand at[8];
+    operand at[9]; /* All results of attn_forward, and the workspace. */
 } written_list;
 
 static void add_written(written_list *written, operand x)
@@ -5750,6 +5801,14 @@ static attn_status check_settings(const attn_params *p, text *why)
           " is set, but neither bitmap nor row_offsets is given" },
         { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
           " needs part.keys and partial" },
+        { p->insight.top && !p->insight.top_key && !p->insight.top_prob, "insight.top",
+          p->insight.top, " is set, but insight.top_key and insight.top_prob are NULL" },
+        { !p->insight.top && (p->insight.top_key || p->insight.top_prob), "insight.top", 0,
+          " must be at least 1 when insight.top_key or insight.top_prob is given" },
+        { p->insight.top && p->seq_len_kv > INT32_MAX, "seq_len_kv", p->seq_len_kv,
+          " exceeds 2^31 - 1, and insight.top_key has 32 bits" },
+        { p->insight.mass && !p->insight.mass_keys, "insight.mass_keys", 0,
+          " must be at least 1 when insight.mass is given" },
     };
     int r = 0;
     while (r < COUNT_OF(rules) && !rules[r].wrong)
@@ -5795,9 +5854,12 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
-    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || p->logits.data))
+    if (p->partial && (has_insight(p) || p->insight.mass))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         " is set: raw states hold no insight");
+    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || wants_pairs(p)))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
-                         p->logits.data ? " is set: logits need one version of each key"
+                         wants_pairs(p) ? " is set: logits need one version of each key"
                                         : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
@@ -5985,9 +6047,10 @@ static attn_status check_outputs(const attn_params *p, text *why)
     int64_t r;
     if (p->partial && !(p->state.m && p->state.l && p->state.o))
         return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
-    if (!wants_rows(p) && !p->logits.data)
-        return bad(why, ATTN_ERR_ARG,
-                   "o.data is NULL, and none of lse, stats, partial and logits is asked for");
+    if (!wants_rows(p) && !wants_pairs(p))
+        return bad(
+            why, ATTN_ERR_ARG,
+            "o.data is NULL, and none of lse, stats, insight, partial and logits is asked for");
     for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],
@@ -6211,6 +6274,304 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     return status;
 }
 
+/* src/insight.c - insight: the entropy of rows and their likeliest keys, kept beside m, l and o.
+ *
+ * A state with insight goes on behind o with its tail. With an entropy that begins with
+ *
+ *     t      [rows]        sum of 2^(s - m) * (s - m) over the keys that l holds
+ *
+ * whose rules are in docs/canon.md; it moves with m as o does, but for l * (old m - new m). Then come
+ *
+ *     logits [top][rows]   the largest so far, descending, -inf where there are fewer,
+ *     keys   [top][rows]   and the keys, as int32_t; of equal logits the lower key comes first.
+ *
+ * Logits are canonical, so these are the same in whatever order keys come. Loops are portable code:
+ * products and sums are rounded one by one, and compilers make vectors of them.
+ */
+
+#define EXP2_LEAST (-126.0f) /* exp2 of less is +0. */
+
+/* insight_rows counts the rows of a tail, and state_rows those of a state. */
+static int64_t insight_rows(const attn_params *p)
+{
+    return (p->insight.entropy != NULL) + 2 * (int64_t)p->insight.top;
+}
+
+static int64_t state_rows(const attn_params *p)
+{
+    return plus(p->head_dim_v, 2 + insight_rows(p));
+}
+
+/* ---- the likeliest keys */
+
+/* A ranking is that of one lane; its entries are `step` apart. */
+typedef struct ranking {
+    float *logit;
+    int32_t *key;
+    int step, n;
+} ranking;
+
+static ranking ranking_of(const tile *t, float *tail, int r)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows, n = p->insight.top;
+    float *const logits = tail + (p->insight.entropy ? rows : 0);
+    const ranking of = { logits + r, (int32_t *)(void *)(logits + n * rows) + r, rows, n };
+    return of;
+}
+
+/* rank_key puts a key into a ranking; one that does not belong to it falls out at the end. */
+static void rank_key(const ranking *of, float logit, int32_t key)
+{
+    int at = of->n * of->step;
+    for (; at > 0; at -= of->step) {
+        const float other = of->logit[at - of->step];
+        const int32_t before = of->key[at - of->step];
+        if (other > logit || (other == logit && before < key))
+            break;
+        if (at < of->n * of->step) {
+            of->logit[at] = other;
+            of->key[at] = before;
+        }
+    }
+    if (at == of->n * of->step)
+        return;
+    of->logit[at] = logit;
+    of->key[at] = key;
+}
+
+static int is_ranked(const ranking *of, int32_t key)
+{
+    int k = 0;
+    while (k < of->n * of->step && (of->key[k] != key || is_neg_inf(of->logit[k])))
+        k += of->step;
+    return k < of->n * of->step;
+}
+
+/* rank_block takes in n logits of each lane, those of keys from j on. Few blocks hold one that a row
+ * still ranks: their maxima tell. */
+static void rank_block(tile *t, float *tail, const float *s, int n, attn_lanes lanes, int64_t j)
+{
+    const int rows = t->pl->rows;
+    const ranking first = ranking_of(t, tail, 0);
+    const float *const least = first.logit + (first.n - 1) * rows;
+    float *const high = t->lane_values + 2 * rows;
+    int r, k;
+    memcpy(high, least, (size_t)rows * sizeof *high);
+    t->pl->kernels->maximum(s, n, high);
+    for (r = lanes.begin; r < lanes.end; r++) {
+        const ranking of = { first.logit + r, first.key + r, rows, first.n };
+        for (k = 0; high[r] > least[r] && k < n; k++)
+            if (s[k * rows + r] > least[r])
+                rank_key(&of, s[k * rows + r], (int32_t)(j + k));
+    }
+}
+
+/* merge_rankings makes `upper` those of both. */
+static void merge_rankings(tile *t, float *lower, float *upper)
+{
+    int r, k;
+    for (r = 0; r < t->pl->rows; r++) {
+        const ranking from = ranking_of(t, lower, r), to = ranking_of(t, upper, r);
+        for (k = 0; k < from.n * from.step && !is_neg_inf(from.logit[k]); k += from.step)
+            if (!is_ranked(&to, from.key[k]))
+                rank_key(&to, from.logit[k], from.key[k]);
+    }
+}
+
+/* ---- entropy */
+
+/* shift_entropy makes t relative to new maxima: t += l * (from - to) for l and t of maxima `from`. It is
+ * not for lanes whose maximum stays or whose state is empty. */
+static void shift_entropy(float *t, const float *l, const float *from, const float *to, int n)
+{
+    int r;
+    for (r = 0; r < n; r++) {
+        const float d = from[r] - to[r], moved = l[r] * d;
+        if (d != 0.0f && l[r] != 0.0f)
+            t[r] = t[r] + moved;
+    }
+}
+
+/* keep_sums keeps m and l from what changes them. */
+static void keep_sums(tile *t, const float *m, const float *l)
+{
+    const size_t bytes = (size_t)t->pl->rows * sizeof *m;
+    memcpy(t->lane_values, m, bytes);
+    memcpy(t->lane_values + t->pl->rows, l, bytes);
+}
+
+/* raise_entropy follows maxima that rose to m within a chunk, by alpha, from those that keep_sums has. */
+static void raise_entropy(tile *t, float *tail, const float *m, const float *alpha)
+{
+    const int rows = t->pl->rows;
+    int r;
+    if (!t->pr->p.insight.entropy)
+        return;
+    shift_entropy(tail, t->lane_values + rows, t->lane_values, m, rows);
+    for (r = 0; r < rows; r++)
+        tail[r] = tail[r] * alpha[r];
+}
+
+/* weigh_strip adds n keys of `width` lanes, 4 or 8, to t. A key with p = +0, dead or not, adds a zero. */
+KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
+                        const float *RESTRICT p, const float *m, int n, int rows)
+{
+    float from[8], sum[8];
+    int j, r;
+    for (r = 0; r < width; r++) {
+        from[r] = m[r] == NEG_INF ? 0.0f : m[r];
+        sum[r] = t[r];
+    }
+    for (j = 0; j < n; j++, s += rows, p += rows)
+        for (r = 0; r < width; r++) {
+            float x = s[r] - from[r];
+            x = x > EXP2_LEAST ? x : EXP2_LEAST;
+            x = p[r] * x;
+            sum[r] = sum[r] + x;
+        }
+    for (r = 0; r < width; r++)
+        t[r] = sum[r];
+}
+
+/* weigh_lanes adds a block whose logits are in s and which is weighed. */
+KERNEL void weigh_lanes(float *t, const float *s, const attn_exp *e, int rows)
+{
+    int r = e->lanes.begin / 4 * 4;
+    for (; r + 4 < e->lanes.end; r += 8)
+        weigh_strip(8, t + r, s + r, e->s + r, e->m + r, e->n, rows);
+    if (r < e->lanes.end)
+        weigh_strip(4, t + r, s + r, e->s + r, e->m + r, e->n, rows);
+}
+
+static void weigh_plain(float *t, const float *s, const attn_exp *e, int rows)
+{
+    weigh_lanes(t, s, e, rows);
+}
+
+#ifdef FMA_SECOND_BUILD
+FMA_TARGET static void weigh_wide(float *t, const float *s, const attn_exp *e, int rows)
+{
+    weigh_lanes(t, s, e, rows);
+}
+#define WEIGH_WIDE (attn_cpu_features() & ATTN_CPU_AVX2 ? weigh_wide : weigh_plain)
+#else
+#define WEIGH_WIDE weigh_plain
+#endif
+
+/* add_entropy adds a block whose logits keep_logits has, and which is weighed. */
+static void add_entropy(tile *t, float *tail, const attn_exp *e)
+{
+    if (t->pr->p.insight.entropy)
+        WEIGH_WIDE(tail, t->x_tile, e, t->pl->rows);
+}
+
+/* ---- both */
+
+/* begin_insight begins a tail. Where an earlier one is given (else NULL), its ranking goes on, and few
+ * keys of later chunks get into it; a key that comes twice counts once. */
+static void begin_insight(const tile *t, float *tail, const float *earlier)
+{
+    const int rows = t->pl->rows, entropy = t->pr->p.insight.entropy != NULL;
+    const int count = t->pr->p.insight.top * rows;
+    float *const logits = tail + entropy * rows;
+    int r;
+    for (r = 0; r < entropy * rows; r++)
+        tail[r] = 0.0f;
+    for (r = 0; r < count && !earlier; r++)
+        logits[r] = NEG_INF;
+    if (earlier)
+        memcpy(logits, earlier + entropy * rows, (size_t)(2 * count) * sizeof *logits);
+}
+
+/* keep_logits takes in n logits of each lane, those of keys from j on, before they become
+ * probabilities. */
+static void keep_logits(tile *t, float *tail, const float *s, int n, attn_lanes lanes, int64_t j)
+{
+    if (t->pr->p.insight.top)
+        rank_block(t, tail, s, n, lanes, j);
+    if (t->pr->p.insight.entropy)
+        memcpy(t->x_tile, s, (size_t)(n * t->pl->rows) * sizeof *s);
+}
+
+/* merge_insight prepares the merge of two states [m][l][o] with these tails, and returns how many rows
+ * behind o join it. */
+static int merge_insight(tile *t, const float *lower, const float *upper, float *lower_tail,
+                         float *upper_tail)
+{
+    const int rows = t->pl->rows;
+    float *const m = t->lane_values;
+    int r;
+    if (t->pr->p.insight.top)
+        merge_rankings(t, lower_tail, upper_tail);
+    if (!t->pr->p.insight.entropy)
+        return 0;
+    for (r = 0; r < rows; r++)
+        m[r] = lower[r] < upper[r] ? upper[r] : lower[r];
+    shift_entropy(lower_tail, lower + rows, lower, m, rows);
+    shift_entropy(upper_tail, upper + rows, upper, m, rows);
+    return 1;
+}
+
+/* row_entropy gives the entropy of a row in nats. m and l are those of the keys, which have t; the sink
+ * has made them m_all and l_all. */
+static float row_entropy(float m, float l, float t, float m_all, float l_all)
+{
+    const float d = m - m_all, inverse = inverse_sum(l_all == 0.0f, l_all);
+    float h = log2_canon(l_all), x;
+    if (l_all == 0.0f)
+        return 0.0f;
+    if (d != 0.0f) { /* There is a sink. */
+        const float w = exp2_canon(d);
+        x = l * d;
+        t = t + x;
+        t = t * w;
+        l = l * w;
+    }
+    h = l * h;
+    h = h - t;
+    h = h * inverse;
+    h = h * LN2;
+    return h < 0.0f ? 0.0f : h + 0.0f;
+}
+
+/* write_ranking writes the likeliest keys of a row, row `row` of all. */
+static void write_ranking(const tile *t, const ranking *of, int64_t row, float m, float l)
+{
+    const attn_insight *to = &t->pr->p.insight;
+    const float from = is_neg_inf(m) ? 0.0f : m, inverse = inverse_sum(l == 0.0f, l);
+    int k;
+    for (k = 0; k < of->n; k++) {
+        const float x = of->logit[k * of->step] - from, p = exp2_canon(x) * inverse;
+        const int none = is_neg_inf(of->logit[k * of->step]);
+        if (to->top_key)
+            to->top_key[row * of->n + k] =
+                none ? -1 : (int32_t)(t->s.column + of->key[k * of->step]);
+        if (to->top_prob)
+            store_f32(to->top_prob, row * of->n + k, none ? 0.0f : p);
+    }
+}
+
+/* write_insight writes what finished rows have, by m and l after the sink; keep_sums has those before. */
+static void write_insight(const tile *t, const float *m, const float *l, float *tail)
+{
+    const attn_params *p = &t->pr->p;
+    const int rows = t->pl->rows;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const lane *at = &t->lanes[r];
+        const int64_t row = at->used ? state_row(p, &t->s, at->head, at->i) : 0;
+        const ranking of = ranking_of(t, tail, r);
+        if (!at->used)
+            continue;
+        if (p->insight.entropy)
+            store_f32(
+                p->insight.entropy, row,
+                row_entropy(t->lane_values[r], t->lane_values[rows + r], tail[r], m[r], l[r]));
+        write_ranking(t, &of, row, m[r], l[r]);
+    }
+}
+
 /* src/plan.c - the plan: a pure function of problem and kernel set, shared by the workspace query and the run.
  *
  * A run in too small a workspace takes the small plan, which needs least.
@@ -6256,12 +6617,13 @@ static void plan_items(const problem *pr, plan *pl)
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
+    if (wants_pairs(p) && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
     if (p->logits.data)
         pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
+    pl->mass_items = p->insight.mass ? times(p->batch, p->num_heads_kv) : 0;
 }
 
 /* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
@@ -6331,7 +6693,7 @@ static int64_t rounded_floats(const problem *pr, const plan *pl)
 static void plan_row_tile(const problem *pr, plan *pl)
 {
     int64_t at = 0;
-    pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
+    pl->state_floats = times(pl->rows, state_rows(&pr->p));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
     pl->qt = pl->qt_units = place(&at, times(pl->rows, query_floats(pr, pl)), sizeof(float));
@@ -6359,7 +6721,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    /* They hold factors, mu, and the sums of split items. */
+    /* They hold factors, mu, the sums of split items, and what a block changes (insight). */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
@@ -6503,8 +6865,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below &&
-        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below && !has_insight(&pr->p) &&
+        !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
@@ -6606,7 +6968,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->prefix_why = NULL;
     plan_copy(p, pl, KEYS, p->head_dim);
     plan_copy(p, pl, VALUES, p->head_dim_v);
-    pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
+    pl->matrix_floats =
+        pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2 + insight_rows(p))) : 0;
 }
 
 /* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
@@ -6618,7 +6981,7 @@ static void divide_plan(const problem *pr, plan *pl)
     plan_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
-    most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
+    most = max64(max64(pl->items, split_items(pl)), max64(pl->logits_items, pl->mass_items));
     pl->workers = (int)max64(1, min64(p->num_workers, most));
 }
 
@@ -6635,7 +6998,8 @@ static int may_gather(const problem *pr)
 {
     const attn_params *p = &pr->p;
     const int asks_more = pair_rules_on(p) > 1 || p->bias.data || p->alibi_slopes || p->score ||
-                          p->dropout_p > 0 || p->logits.data || p->recent.keys;
+                          p->dropout_p > 0 || p->logits.data || p->recent.keys || has_insight(p) ||
+                          p->insight.mass;
     return p->key_list.data && !asks_more && pr->impl == ATTN_IMPL_TILED && !p->fast &&
            !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
 }
@@ -6814,6 +7178,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->pr = &c->pr;
     t->pl = pl;
     set_scratch(t, slot);
+    t->insight = has_insight(&c->pr.p);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
     t->qt_units = (float *)(void *)(own + pl->qt_units);
@@ -7825,7 +8190,7 @@ static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
 
 /* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
  *
- * A state is stored as [m rows][l rows][o head_dim_v x rows].
+ * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c says.
  */
 
 static float *state_l(const tile *t, float *state)
@@ -7836,6 +8201,12 @@ static float *state_l(const tile *t, float *state)
 static float *state_o(const tile *t, float *state)
 {
     return state + 2 * t->pl->rows;
+}
+
+/* state_tail gives what lies behind o. */
+static float *state_tail(const tile *t, float *state)
+{
+    return state_o(t, state) + t->pr->p.head_dim_v * t->pl->rows;
 }
 
 static float *take_state(tile *t)
@@ -7849,6 +8220,15 @@ static void give_state(tile *t, float *state)
     t->free_states[t->free_count++] = state;
 }
 
+/* last_tail gives the tail of the node that ends last among those that wait, or NULL. */
+static const float *last_tail(const tile *t)
+{
+    int level = 0;
+    while (level < t->levels && !t->pending[level])
+        level++;
+    return level < t->levels ? state_tail(t, t->pending[level]) : NULL;
+}
+
 static float *begin_state(tile *t)
 {
     float *state = take_state(t);
@@ -7857,7 +8237,19 @@ static float *begin_state(tile *t)
     memset(state, 0, (size_t)t->pl->state_floats * sizeof *state);
     for (k = 0; k < rows; k++)
         state[k] = NEG_INF;
+    if (t->insight)
+        begin_insight(t, state_tail(t, state), last_tail(t));
     return state;
+}
+
+/* join_states makes `upper` the merge of both; what a state has beside m, l and o goes by its own rules,
+ * and t then as one more column of o. */
+static void join_states(tile *t, float *lower, float *upper)
+{
+    int64_t columns = t->pr->p.head_dim_v;
+    if (t->insight)
+        columns += merge_insight(t, lower, upper, state_tail(t, lower), state_tail(t, upper));
+    t->pl->kernels->merge(lower, upper, columns);
 }
 
 /* take_node takes the current state out of the tile, merged with what waits below `level`. */
@@ -7869,7 +8261,7 @@ static float *take_node(tile *t, int level)
         level = t->levels;
     while ((lower = take_lower(t->pending, level)) != NULL) {
         if (state) {
-            t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
+            join_states(t, lower, state);
             give_state(t, lower);
         } else {
             state = lower;
@@ -7957,14 +8349,6 @@ static float row_lse(float m, float l, int empty, float sink)
         lse = lse * LN2;
     }
     return lse + 0.0f;
-}
-
-/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
- * would not do: clang 14 divides by 0 first and selects then. */
-static float inverse_sum(int empty, float l)
-{
-    const float inverse = 1.0f / (l + (float)empty);
-    return empty ? 0.0f : inverse;
 }
 
 /* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and
@@ -8076,7 +8460,11 @@ static void write_rows(tile *t, float *state)
         write_partial(t, state);
         return;
     }
+    if (t->insight)
+        keep_sums(t, state, state_l(t, state));
     add_sinks(t, state);
+    if (t->insight)
+        write_insight(t, state, state_l(t, state), state_tail(t, state));
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
@@ -8179,15 +8567,36 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
+/* weigh_block makes probabilities of logits. */
+static void weigh_block(const tile *t, const attn_exp *e)
+{
+    if (is_dead(t->dead))
+        t->pl->kernels->exp_sum(e->s, e->n, t->dead, e->m, e->l);
+    else
+        t->pl->kernels->exp_block(e);
+}
+
 /* enter_block takes block i, whose logits are computed, into the running maximum and sum. */
 static void enter_block(tile *t, int i)
 {
-    const attn_kernels *kernels = t->pl->kernels;
     const attn_exp e = decide_block(t, i, t->state, state_l(t, t->state));
-    if (is_dead(t->dead))
-        kernels->exp_sum(e.s, e.n, t->dead, e.m, e.l);
-    else
-        kernels->exp_block(&e);
+    weigh_block(t, &e);
+}
+
+/* watch_block does so, too, and takes the block, of keys from j on, into what goes on behind o. */
+static void watch_block(tile *t, int i, int64_t j)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, i);
+    const block *b = &t->blocks[i];
+    float *const tail = state_tail(t, t->state), *const l = state_l(t, t->state);
+    attn_exp e;
+    keep_sums(t, t->state, l);
+    keep_logits(t, tail, t->s_tile + begin * rows, b->end - begin, b->lanes, j);
+    e = decide_block(t, i, t->state, l);
+    if (b->raised)
+        raise_entropy(t, tail, t->state, t->alpha + i * rows);
+    weigh_block(t, &e);
+    add_entropy(t, tail, &e);
 }
 
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
@@ -8204,7 +8613,10 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
         for (i = st.first; i < st.next; i++)
-            enter_block(t, i);
+            if (t->insight)
+                watch_block(t, i, j0 + block_begin(t, i));
+            else
+                enter_block(t, i);
     }
 }
 
@@ -8798,7 +9210,7 @@ static const char *never_shared(const problem *pr)
         { p->score != NULL, "the score callback may differ by batch entry" },
         { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
-        { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
+        { wants_pairs(p) && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
           "one batch entry has rows enough to share K and V" },
     };
@@ -8948,7 +9360,7 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
+    for (k = 0; k < state_rows(&t->pr->p); k++)
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }
@@ -8991,20 +9403,22 @@ static void suffix_item(const call *c, char *slot, int64_t index)
 /* src/naive.c - naive items: the textbook formula on a materialised matrix, in numbered passes.
  *
  * An item is one query head. The kernels are those of tiled items, so that naive is an honest
- * baseline. Matrix layout: for each tile of query rows [kv_len][rows] logits, then m[rows], l[rows].
+ * baseline. Matrix layout: for each tile of query rows [kv_len][rows] logits, then m[rows], l[rows], and
+ * what src/insight.c adds.
  */
 
 typedef struct naive_tile {
-    float *logits, *m, *l;
+    float *logits, *m, *l, *tail;
 } naive_tile;
 
 static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
 {
     const int64_t rows = t->pl->rows, keys = t->s.kv_len;
     naive_tile n;
-    n.logits = t->matrix + tile_index * rows * (keys + 2);
+    n.logits = t->matrix + tile_index * rows * (keys + 2 + insight_rows(&t->pr->p));
     n.m = n.logits + rows * keys;
     n.l = n.m + rows;
+    n.tail = n.l + rows;
     return n;
 }
 
@@ -9031,6 +9445,21 @@ static void naive_logits(tile *t, const naive_tile *n)
     }
 }
 
+/* watch_softmax is step 3 with insight, block by block. */
+static void watch_softmax(tile *t, const naive_tile *n)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    int64_t j;
+    begin_insight(t, n->tail, NULL);
+    for (j = 0; j < t->s.kv_len; j += ATTN_BLOCK) {
+        const int count = (int)min64(ATTN_BLOCK, t->s.kv_len - j);
+        const attn_exp e = { n->logits + j * t->pl->rows, count, n->m, n->l, all, .calm = 0 };
+        keep_logits(t, n->tail, e.s, count, all, j);
+        t->pl->kernels->exp_sum(e.s, count, t->dead, n->m, n->l);
+        add_entropy(t, n->tail, &e);
+    }
+}
+
 /* 2. m = max over keys   3. p = exp(logit - m), l = sum of p */
 static void naive_softmax(tile *t, const naive_tile *n)
 {
@@ -9040,10 +9469,12 @@ static void naive_softmax(tile *t, const naive_tile *n)
         n->m[r] = NEG_INF;
         n->l[r] = 0.0f;
     }
-    if (count == 0)
-        return;
-    t->pl->kernels->maximum(n->logits, count, n->m);
-    t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
+    if (count > 0)
+        t->pl->kernels->maximum(n->logits, count, n->m);
+    if (t->insight)
+        watch_softmax(t, n);
+    else if (count > 0)
+        t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
 }
 
 /* 4. o = P V. Tiles end where n(j) is a multiple of their length, as packs of kernels that round do. */
@@ -9055,6 +9486,7 @@ static float *naive_values(tile *t, const naive_tile *n)
     int64_t j, count;
     memcpy(state, n->m, (size_t)rows * sizeof *state);
     memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
+    memcpy(state_tail(t, state), n->tail, (size_t)(rows * insight_rows(&t->pr->p)) * sizeof *state);
     for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += count) {
         count = min64(keys - (t->s.key_base + j) % keys, t->s.kv_len - j);
         if (t->pr->drop_below)
@@ -9116,6 +9548,7 @@ static void normaliser(tile *t, float *m, float *inverse)
     const float *l;
     float *root;
     int r;
+    t->insight = 0; /* Rows of the first list give it. */
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
     add_sinks(t, root);
@@ -9159,9 +9592,9 @@ static void weigh_tile(tile *t, float *s, int n, const float *m, const float *in
 
 /* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
  * probabilities. */
-static void stage_tile(tile *t, int64_t j0, int n, const float *m, const float *inverse)
+static void stage_tile(tile *t, int stage, int64_t j0, int n, const float *m, const float *inverse)
 {
-    const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
+    const int count = n * t->pl->rows;
     const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
     float *s = t->s_tile;
     int k;
@@ -9198,11 +9631,79 @@ static void logits_item(const call *c, char *slot, int64_t index)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, m, inverse);
+        stage_tile(t, p->logits.stage, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,
                           t->s_tile[j * rows + r]);
+    }
+}
+
+/* src/mass.c - mass items: what the rows of a kv head look at, summed by blocks of keys (insight.mass).
+ *
+ * A sum of whole numbers is exact in any order, so probabilities count as whole numbers of 2^-32. They
+ * need m and l of whole rows, and are those of logits at stage SOFTMAX.
+ */
+
+#define MASS_UNIT 0x1p-32
+
+/* mass_of counts a probability in units; it is no NaN. */
+static int64_t mass_of(float p)
+{
+    return (int64_t)((double)p / MASS_UNIT + 0.5);
+}
+
+/* add_mass adds the probabilities of n keys in t->s_tile, which are those of one block. */
+static void add_mass(const tile *t, const float *s, int n, double *sum)
+{
+    int64_t units = 0;
+    int j, r;
+    for (j = 0; j < n; j++, s += t->pl->rows)
+        for (r = 0; r < t->pl->rows; r++) {
+            if (t->lanes[r].used && is_nan(s[r]))
+                *sum = (double)float_of(CANONICAL_NAN);
+            else if (t->lanes[r].used)
+                units += mass_of(s[r]);
+        }
+    *sum = *sum + (double)units * MASS_UNIT;
+}
+
+/* add_row_mass adds the probabilities of the tile's rows, whose m and 1 / l are known. */
+static void add_row_mass(tile *t, double *sums, const float *m, const float *inverse)
+{
+    const int64_t each = t->pr->p.insight.mass_keys;
+    int64_t j0;
+    for (j0 = t->lo; j0 < t->hi; j0 += t->pl->keys) {
+        const int64_t end = min64(j0 + t->pl->keys, t->hi);
+        int64_t j = j0, next;
+        stage_tile(t, ATTN_LOGITS_SOFTMAX, j0, (int)(end - j0), m, inverse);
+        for (; j < end; j = next) {
+            const int64_t number = (t->s.column + j) / each;
+            next = min64(end, (number + 1) * each - t->s.column);
+            add_mass(t, t->s_tile + (j - j0) * t->pl->rows, (int)(next - j), sums + number);
+        }
+    }
+}
+
+static void mass_item(const call *c, char *slot, int64_t index)
+{
+    const attn_params *p = &c->pr.p;
+    const int64_t group = c->pr.group, blocks = mass_blocks(p), rows = p->insight.mass_rows;
+    const sequence s = sequence_of(p, index / p->num_heads_kv);
+    double *const sums = p->insight.mass + index * blocks;
+    row_choice choice = { index % p->num_heads_kv * group, group, .count = s.q_len };
+    int64_t n;
+    for (n = 0; n < blocks; n++)
+        sums[n] = 0;
+    choice.first = rows ? max64(0, s.q_len - rows) * group : 0;
+    for (; choice.first < s.q_len * group; choice.first += c->pl.rows) {
+        tile *t = open_tile(c, slot, 0);
+        float *const m = t->lane_values + c->pl.rows, *const inverse = m + c->pl.rows;
+        t->kv_head = index % p->num_heads_kv;
+        t->s = s;
+        set_rows(t, &choice);
+        normaliser(t, m, inverse);
+        add_row_mass(t, sums, m, inverse);
     }
 }
 
@@ -9310,6 +9811,7 @@ static attn_status run_lists(call *c)
         { chunks * (sp->slices + 1), value_item },
         { sp->parts ? split_rows(pl) : 0, combine_item },
         { pl->logits_items, logits_item },
+        { pl->mass_items, mass_item },
     };
     attn_status status = run_prefix(c);
     int i;

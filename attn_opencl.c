@@ -307,8 +307,9 @@ static inline int attn_lane_count(attn_lanes lanes)
     return lanes.end - attn_first_lane(lanes);
 }
 
-/* Exponentials of a block: s = 2^fl(s - m), l += s in order, in these lanes at least, as exp_sum does
- * with dead = +0. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+/* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
+ * least each group of four lanes that holds one of these. calm: s and m are at most ATTN_CALM in
+ * magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -999,6 +1000,14 @@ KERNEL float tanh_with(int hw, float x)
     v = (bits_of(large) & v) | (bits_of(small) & ~v);
     v |= 0u - (uint32_t)(a > 0x7f800000u);
     return float_of(v | (bits & 0x80000000u));
+}
+
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
+ * would not do: clang 14 divides by 0 first and selects then. */
+static inline float inverse_sum(int empty, float l)
+{
+    const float inverse = 1.0f / (l + (float)empty);
+    return empty ? 0.0f : inverse;
 }
 
 /* exp2_canon is for scalar code outside the kernels. */
@@ -1990,6 +1999,7 @@ enum field_type {
     F_F32,       /* or of these elements */
     F_I32,
     F_I64,
+    F_F64,
     F_U8,
     F_BITS
 };
@@ -2021,6 +2031,8 @@ enum field_axis {
     AXIS_RECENT_ROW, /* and the rows of one */
     AXIS_CHOSEN,     /* rows of logits */
     AXIS_STATS,      /* m and l of a row */
+    AXIS_TOP,        /* the likeliest keys of a row */
+    AXIS_MASS,       /* blocks of keys that insight.mass has */
     AXIS_COUNT
 };
 
@@ -2091,12 +2103,18 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     /* Outputs that only a call with all keys can give. */
+    WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
+#define IN_ONE_CALL "attn_forward keeps it beside the sums of whole rows"
+
+/* The likeliest keys of a row that a call can give. */
+enum { MOST_TOP = 64 };
 
 static const call_field call_fields[] = {
     /* ---- sizes */
@@ -2230,6 +2248,17 @@ static const call_field call_fields[] = {
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
+    { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT, .instead = IN_ONE_CALL },
+    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP), .instead = IN_ONE_CALL },
+    { GRID(insight.top_key, F_I32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.top_prob, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.mass, F_F64, BY_GRADIENTS, AXIS_BATCH, AXIS_HEAD_KV, AXIS_NONE, AXIS_MASS),
+      .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
+    { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
@@ -2380,7 +2409,7 @@ static int64_t unit_of_field(const call_field *f, const void *base)
 
 static int64_t element_bytes(const call_field *f, const void *base)
 {
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
+    static const unsigned char bytes[] = { 4, 4, 8, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
     return (int64_t)bytes_of((int)number_at((const char *)base + f->dtype, sizeof(int)));
@@ -2643,6 +2672,12 @@ static inline int64_t rows_of_list(const attn_params *p)
     return max64(p->key_list.rows, 1);
 }
 
+/* mass_blocks counts the blocks of keys that insight.mass has for each kv head. */
+static int64_t mass_blocks(const attn_params *p)
+{
+    return p->insight.mass_keys ? ceil_div(p->seq_len_kv, p->insight.mass_keys) : 0;
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -2679,6 +2714,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
+            [AXIS_TOP] = p->insight.top,
+            [AXIS_MASS] = mass_blocks(p),
         },
     };
     return x;
@@ -4148,10 +4185,11 @@ typedef struct plan {
     /* tiles counts items per kv head: per batch entry, or in all with varlen. */
     int64_t tiles;
     int64_t items;                      /* items counts those of the first list: o, lse, states. */
-    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits, */
+    int64_t mass_items;                 /* and this the third: the mass of keys. */
     split split;
-    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
-    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    int64_t matrix_floats; /* The naive path has the logits, m, l and insight of one head here. */
+    int64_t state_floats;  /* state_floats is rows * state_rows(p). */
     /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
@@ -4240,7 +4278,8 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight; /* Nonzero means that states go on behind o. */
+    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */

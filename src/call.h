@@ -91,10 +91,11 @@ typedef struct plan {
     /* tiles counts items per kv head: per batch entry, or in all with varlen. */
     int64_t tiles;
     int64_t items;                      /* items counts those of the first list: o, lse, states. */
-    int64_t logits_tiles, logits_items; /* These count the second list: logits. */
+    int64_t logits_tiles, logits_items; /* These count the second list: logits, */
+    int64_t mass_items;                 /* and this the third: the mass of keys. */
     split split;
-    int64_t matrix_floats; /* The naive path has the logits, m and l of one head here. */
-    int64_t state_floats;  /* state_floats is rows * (head_dim_v + 2). */
+    int64_t matrix_floats; /* The naive path has the logits, m, l and insight of one head here. */
+    int64_t state_floats;  /* state_floats is rows * state_rows(p). */
     /* pitch counts the floats between copied rows of K and of V; 0 means not copied. */
     int64_t pitch[2];
     /* Nonzero marks f32 that does not alias, which is copied only where pages part it: [version]. */
@@ -183,7 +184,8 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight; /* Nonzero means that states go on behind o. */
+    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */

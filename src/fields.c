@@ -22,6 +22,7 @@ enum field_type {
     F_F32,       /* or of these elements */
     F_I32,
     F_I64,
+    F_F64,
     F_U8,
     F_BITS
 };
@@ -53,6 +54,8 @@ enum field_axis {
     AXIS_RECENT_ROW, /* and the rows of one */
     AXIS_CHOSEN,     /* rows of logits */
     AXIS_STATS,      /* m and l of a row */
+    AXIS_TOP,        /* the likeliest keys of a row */
+    AXIS_MASS,       /* blocks of keys that insight.mass has */
     AXIS_COUNT
 };
 
@@ -123,12 +126,18 @@ enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
     /* Outputs that only a call with all keys can give. */
+    WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
     ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
+
+#define IN_ONE_CALL "attn_forward keeps it beside the sums of whole rows"
+
+/* The likeliest keys of a row that a call can give. */
+enum { MOST_TOP = 64 };
 
 static const call_field call_fields[] = {
     /* ---- sizes */
@@ -262,6 +271,17 @@ static const call_field call_fields[] = {
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
+    { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT, .instead = IN_ONE_CALL },
+    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP), .instead = IN_ONE_CALL },
+    { GRID(insight.top_key, F_I32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.top_prob, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
+      .output = OUTPUT_RESULT },
+    { GRID(insight.mass, F_F64, BY_GRADIENTS, AXIS_BATCH, AXIS_HEAD_KV, AXIS_NONE, AXIS_MASS),
+      .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
+    { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
@@ -412,7 +432,7 @@ static int64_t unit_of_field(const call_field *f, const void *base)
 
 static int64_t element_bytes(const call_field *f, const void *base)
 {
-    static const unsigned char bytes[] = { 4, 4, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
+    static const unsigned char bytes[] = { 4, 4, 8, 8, 1, 1 }; /* from F_F32 on; 1 bit for F_BITS */
     if (f->type != F_STORED)
         return bytes[f->type - F_F32];
     return (int64_t)bytes_of((int)number_at((const char *)base + f->dtype, sizeof(int)));
@@ -675,6 +695,12 @@ static inline int64_t rows_of_list(const attn_params *p)
     return max64(p->key_list.rows, 1);
 }
 
+/* mass_blocks counts the blocks of keys that insight.mass has for each kv head. */
+static int64_t mass_blocks(const attn_params *p)
+{
+    return p->insight.mass_keys ? ceil_div(p->seq_len_kv, p->insight.mass_keys) : 0;
+}
+
 static call_axes axes_of_call(const attn_params *p)
 {
     const attn_rows *rows = &p->kv_rows;
@@ -711,6 +737,8 @@ static call_axes axes_of_call(const attn_params *p)
             [AXIS_RECENT_ROW] = p->recent.ring,
             [AXIS_CHOSEN] = p->logits.num_rows,
             [AXIS_STATS] = 2,
+            [AXIS_TOP] = p->insight.top,
+            [AXIS_MASS] = mass_blocks(p),
         },
     };
     return x;

@@ -16,7 +16,8 @@ static int may_gather(const problem *pr)
 {
     const attn_params *p = &pr->p;
     const int asks_more = pair_rules_on(p) > 1 || p->bias.data || p->alibi_slopes || p->score ||
-                          p->dropout_p > 0 || p->logits.data || p->recent.keys;
+                          p->dropout_p > 0 || p->logits.data || p->recent.keys || has_insight(p) ||
+                          p->insight.mass;
     return p->key_list.data && !asks_more && pr->impl == ATTN_IMPL_TILED && !p->fast &&
            !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
 }

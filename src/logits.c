@@ -12,6 +12,7 @@ static void normaliser(tile *t, float *m, float *inverse)
     const float *l;
     float *root;
     int r;
+    t->insight = 0; /* Rows of the first list give it. */
     tiled_pass(&t, 1, 0, INT64_MAX, 0);
     root = tiled_state(t, 0);
     add_sinks(t, root);
@@ -55,9 +56,9 @@ static void weigh_tile(tile *t, float *s, int n, const float *m, const float *in
 
 /* stage_tile gives keys j0 to j0+n-1 at the stage asked for, in t->s_tile, as natural logits or
  * probabilities. */
-static void stage_tile(tile *t, int64_t j0, int n, const float *m, const float *inverse)
+static void stage_tile(tile *t, int stage, int64_t j0, int n, const float *m, const float *inverse)
 {
-    const int stage = t->pr->p.logits.stage, count = n * t->pl->rows;
+    const int count = n * t->pl->rows;
     const int class = stage < ATTN_LOGITS_BIAS ? ATTN_TILE_FULL : tile_class(t, j0, n);
     float *s = t->s_tile;
     int k;
@@ -94,7 +95,7 @@ static void logits_item(const call *c, char *slot, int64_t index)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
     for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
         const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
-        stage_tile(t, j0, n, m, inverse);
+        stage_tile(t, p->logits.stage, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
                 store_f32(logits_row(t, &t->lanes[r]), t->s.column + j0 + j,

@@ -2,23 +2,25 @@
  * SPDX-License-Identifier: MIT
  *
  * An item is one query head. The kernels are those of tiled items, so that naive is an honest
- * baseline. Matrix layout: for each tile of query rows [kv_len][rows] logits, then m[rows], l[rows].
+ * baseline. Matrix layout: for each tile of query rows [kv_len][rows] logits, then m[rows], l[rows], and
+ * what src/insight.c adds.
  */
 #pragma once
 
 #include "tiled.c"
 
 typedef struct naive_tile {
-    float *logits, *m, *l;
+    float *logits, *m, *l, *tail;
 } naive_tile;
 
 static naive_tile naive_tile_of(const tile *t, int64_t tile_index)
 {
     const int64_t rows = t->pl->rows, keys = t->s.kv_len;
     naive_tile n;
-    n.logits = t->matrix + tile_index * rows * (keys + 2);
+    n.logits = t->matrix + tile_index * rows * (keys + 2 + insight_rows(&t->pr->p));
     n.m = n.logits + rows * keys;
     n.l = n.m + rows;
+    n.tail = n.l + rows;
     return n;
 }
 
@@ -45,6 +47,21 @@ static void naive_logits(tile *t, const naive_tile *n)
     }
 }
 
+/* watch_softmax is step 3 with insight, block by block. */
+static void watch_softmax(tile *t, const naive_tile *n)
+{
+    const attn_lanes all = { 0, t->pl->rows };
+    int64_t j;
+    begin_insight(t, n->tail, NULL);
+    for (j = 0; j < t->s.kv_len; j += ATTN_BLOCK) {
+        const int count = (int)min64(ATTN_BLOCK, t->s.kv_len - j);
+        const attn_exp e = { n->logits + j * t->pl->rows, count, n->m, n->l, all, .calm = 0 };
+        keep_logits(t, n->tail, e.s, count, all, j);
+        t->pl->kernels->exp_sum(e.s, count, t->dead, n->m, n->l);
+        add_entropy(t, n->tail, &e);
+    }
+}
+
 /* 2. m = max over keys   3. p = exp(logit - m), l = sum of p */
 static void naive_softmax(tile *t, const naive_tile *n)
 {
@@ -54,10 +71,12 @@ static void naive_softmax(tile *t, const naive_tile *n)
         n->m[r] = NEG_INF;
         n->l[r] = 0.0f;
     }
-    if (count == 0)
-        return;
-    t->pl->kernels->maximum(n->logits, count, n->m);
-    t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
+    if (count > 0)
+        t->pl->kernels->maximum(n->logits, count, n->m);
+    if (t->insight)
+        watch_softmax(t, n);
+    else if (count > 0)
+        t->pl->kernels->exp_sum(n->logits, count, t->dead, n->m, n->l);
 }
 
 /* 4. o = P V. Tiles end where n(j) is a multiple of their length, as packs of kernels that round do. */
@@ -69,6 +88,7 @@ static float *naive_values(tile *t, const naive_tile *n)
     int64_t j, count;
     memcpy(state, n->m, (size_t)rows * sizeof *state);
     memcpy(state_l(t, state), n->l, (size_t)rows * sizeof *state);
+    memcpy(state_tail(t, state), n->tail, (size_t)(rows * insight_rows(&t->pr->p)) * sizeof *state);
     for (j = 0; wants_values(&t->pr->p) && j < t->s.kv_len; j += count) {
         count = min64(keys - (t->s.key_base + j) % keys, t->s.kv_len - j);
         if (t->pr->drop_below)

@@ -189,6 +189,14 @@ KERNEL float tanh_with(int hw, float x)
     return float_of(v | (bits & 0x80000000u));
 }
 
+/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
+ * would not do: clang 14 divides by 0 first and selects then. */
+static inline float inverse_sum(int empty, float l)
+{
+    const float inverse = 1.0f / (l + (float)empty);
+    return empty ? 0.0f : inverse;
+}
+
 /* exp2_canon is for scalar code outside the kernels. */
 static inline float exp2_canon(float x)
 {

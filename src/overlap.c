@@ -517,7 +517,7 @@ static void list_arrays(const array_set *sets, int n, array_list *list)
 /* What a call writes: `memory` unless there is none, then arrays in their order. */
 typedef struct written_list {
     int n;
-    operand at[8];
+    operand at[9]; /* All results of attn_forward, and the workspace. */
 } written_list;
 
 static void add_written(written_list *written, operand x)

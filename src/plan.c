@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "problem.c"
+#include "insight.c"
 #include "keys.c"
 
 #define TREE_KEYS ((int64_t)1 << 20)
@@ -48,12 +48,13 @@ static void plan_items(const problem *pr, plan *pl)
     pl->items = times(times(varlen ? 1 : p->batch, p->num_heads_kv), pl->tiles);
     if (pl->impl == ATTN_IMPL_NAIVE)
         pl->items = times(p->batch, p->num_heads_q);
-    if (p->logits.data && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
+    if (wants_pairs(p) && !wants_rows(p) && !pr->size_query) /* In a query o may come later. */
         pl->items = 0;
     pl->logits_tiles = ceil_div(times(p->logits.num_rows, group), pl->rows);
     pl->logits_items = 0;
     if (p->logits.data)
         pl->logits_items = times(times(p->batch, p->num_heads_kv), pl->logits_tiles);
+    pl->mass_items = p->insight.mass ? times(p->batch, p->num_heads_kv) : 0;
 }
 
 /* row_aliases tells whether f32 rows lie a multiple of 1 KiB apart: such rows compete for an eighth
@@ -123,7 +124,7 @@ static int64_t rounded_floats(const problem *pr, const plan *pl)
 static void plan_row_tile(const problem *pr, plan *pl)
 {
     int64_t at = 0;
-    pl->state_floats = times(pl->rows, plus(pr->p.head_dim_v, 2));
+    pl->state_floats = times(pl->rows, state_rows(&pr->p));
     place(&at, 1, sizeof(tile));
     pl->lanes = place(&at, pl->rows, sizeof(lane));
     pl->qt = pl->qt_units = place(&at, times(pl->rows, query_floats(pr, pl)), sizeof(float));
@@ -151,7 +152,7 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
     pl->x = place(&at, rows * keys, sizeof(float));
-    /* They hold factors, mu, and the sums of split items. */
+    /* They hold factors, mu, the sums of split items, and what a block changes (insight). */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
     pl->alpha = place(&at, rows * blocks, sizeof(float));
@@ -295,8 +296,8 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below &&
-        !pl->kernels->pack_values) /* Dropped keys count in the sums, which come late. */
+    if (sp->level == 0 && !pr->drop_below && !has_insight(&pr->p) &&
+        !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
         return;
@@ -398,7 +399,8 @@ static void begin_plan(const problem *pr, plan *pl, int small)
     pl->prefix_why = NULL;
     plan_copy(p, pl, KEYS, p->head_dim);
     plan_copy(p, pl, VALUES, p->head_dim_v);
-    pl->matrix_floats = pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2)) : 0;
+    pl->matrix_floats =
+        pl->impl == ATTN_IMPL_NAIVE ? times(rows, plus(pr->max_kv_len, 2 + insight_rows(p))) : 0;
 }
 
 /* divide_plan sets items, slots, shared memory, workers. With prefix_keys no keys are divided. */
@@ -410,6 +412,6 @@ static void divide_plan(const problem *pr, plan *pl)
     plan_ahead(pr, pl);
     if (pl->impl == ATTN_IMPL_NAIVE && p->naive_whole)
         pl->shared_bytes = aligned(times(times(pl->matrix_floats, pl->items), sizeof(float)));
-    most = max64(max64(pl->items, split_items(pl)), pl->logits_items);
+    most = max64(max64(pl->items, split_items(pl)), max64(pl->logits_items, pl->mass_items));
     pl->workers = (int)max64(1, min64(p->num_workers, most));
 }

@@ -37,7 +37,7 @@ static const char *never_shared(const problem *pr)
         { p->score != NULL, "the score callback may differ by batch entry" },
         { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
-        { p->logits.data && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
+        { wants_pairs(p) && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
           "one batch entry has rows enough to share K and V" },
     };
@@ -187,7 +187,7 @@ static float *copy_lanes(tile *t, float *to, int r, const float *from, int rows,
         return to;
     if (!to)
         to = begin_state(t);
-    for (k = 0; k < t->pr->p.head_dim_v + 2; k++) /* These are m, l and the rows of o. */
+    for (k = 0; k < state_rows(&t->pr->p); k++)
         memcpy(to + k * t->pl->rows + r, from + k * rows + at, (size_t)n * sizeof *to);
     return to;
 }

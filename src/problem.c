@@ -227,9 +227,21 @@ static int wants_results(const attn_params *p)
     return p->o.data || p->lse.data || p->stats.data;
 }
 
+/* has_insight tells whether states hold more than m, l and o. */
+static int has_insight(const attn_params *p)
+{
+    return p->insight.entropy || p->insight.top;
+}
+
 static int wants_rows(const attn_params *p)
 {
-    return p->partial || wants_results(p);
+    return p->partial || wants_results(p) || has_insight(p);
+}
+
+/* wants_pairs tells whether a list of its own computes logits again. */
+static int wants_pairs(const attn_params *p)
+{
+    return p->logits.data || p->insight.mass;
 }
 
 static int is_empty(const attn_params *p)

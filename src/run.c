@@ -7,6 +7,7 @@
 #include "prefix.c"
 #include "naive.c"
 #include "logits.c"
+#include "mass.c"
 
 static void run_one(void *arg, int64_t index, int worker)
 {
@@ -110,6 +111,7 @@ static attn_status run_lists(call *c)
         { chunks * (sp->slices + 1), value_item },
         { sp->parts ? split_rows(pl) : 0, combine_item },
         { pl->logits_items, logits_item },
+        { pl->mass_items, mass_item },
     };
     attn_status status = run_prefix(c);
     int i;

@@ -1,11 +1,11 @@
 /* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
  * SPDX-License-Identifier: MIT
  *
- * A state is stored as [m rows][l rows][o head_dim_v x rows].
+ * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c says.
  */
 #pragma once
 
-#include "problem.c"
+#include "insight.c"
 #include "rotate.c"
 
 static float *state_l(const tile *t, float *state)
@@ -16,6 +16,12 @@ static float *state_l(const tile *t, float *state)
 static float *state_o(const tile *t, float *state)
 {
     return state + 2 * t->pl->rows;
+}
+
+/* state_tail gives what lies behind o. */
+static float *state_tail(const tile *t, float *state)
+{
+    return state_o(t, state) + t->pr->p.head_dim_v * t->pl->rows;
 }
 
 static float *take_state(tile *t)
@@ -29,6 +35,15 @@ static void give_state(tile *t, float *state)
     t->free_states[t->free_count++] = state;
 }
 
+/* last_tail gives the tail of the node that ends last among those that wait, or NULL. */
+static const float *last_tail(const tile *t)
+{
+    int level = 0;
+    while (level < t->levels && !t->pending[level])
+        level++;
+    return level < t->levels ? state_tail(t, t->pending[level]) : NULL;
+}
+
 static float *begin_state(tile *t)
 {
     float *state = take_state(t);
@@ -37,7 +52,19 @@ static float *begin_state(tile *t)
     memset(state, 0, (size_t)t->pl->state_floats * sizeof *state);
     for (k = 0; k < rows; k++)
         state[k] = NEG_INF;
+    if (t->insight)
+        begin_insight(t, state_tail(t, state), last_tail(t));
     return state;
+}
+
+/* join_states makes `upper` the merge of both; what a state has beside m, l and o goes by its own rules,
+ * and t then as one more column of o. */
+static void join_states(tile *t, float *lower, float *upper)
+{
+    int64_t columns = t->pr->p.head_dim_v;
+    if (t->insight)
+        columns += merge_insight(t, lower, upper, state_tail(t, lower), state_tail(t, upper));
+    t->pl->kernels->merge(lower, upper, columns);
 }
 
 /* take_node takes the current state out of the tile, merged with what waits below `level`. */
@@ -49,7 +76,7 @@ static float *take_node(tile *t, int level)
         level = t->levels;
     while ((lower = take_lower(t->pending, level)) != NULL) {
         if (state) {
-            t->pl->kernels->merge(lower, state, t->pr->p.head_dim_v);
+            join_states(t, lower, state);
             give_state(t, lower);
         } else {
             state = lower;
@@ -137,14 +164,6 @@ static float row_lse(float m, float l, int empty, float sink)
         lse = lse * LN2;
     }
     return lse + 0.0f;
-}
-
-/* inverse_sum gives r = fl(1 / l), and +0 for an empty row, whose l is 0. A selection of the divisor
- * would not do: clang 14 divides by 0 first and selects then. */
-static float inverse_sum(int empty, float l)
-{
-    const float inverse = 1.0f / (l + (float)empty);
-    return empty ? 0.0f : inverse;
 }
 
 /* write_sums writes LSE and statistics of a row after its sink. Where no key was alive, l is 0, and
@@ -256,7 +275,11 @@ static void write_rows(tile *t, float *state)
         write_partial(t, state);
         return;
     }
+    if (t->insight)
+        keep_sums(t, state, state_l(t, state));
     add_sinks(t, state);
+    if (t->insight)
+        write_insight(t, state, state_l(t, state), state_tail(t, state));
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);

@@ -47,6 +47,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->pr = &c->pr;
     t->pl = pl;
     set_scratch(t, slot);
+    t->insight = has_insight(&c->pr.p);
     t->lanes = (lane *)(void *)(own + pl->lanes);
     t->qt = (float *)(void *)(own + pl->qt);
     t->qt_units = (float *)(void *)(own + pl->qt_units);

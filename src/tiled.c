@@ -99,15 +99,36 @@ static attn_exp decide_block(tile *t, int i, float *m, float *l)
     return e;
 }
 
+/* weigh_block makes probabilities of logits. */
+static void weigh_block(const tile *t, const attn_exp *e)
+{
+    if (is_dead(t->dead))
+        t->pl->kernels->exp_sum(e->s, e->n, t->dead, e->m, e->l);
+    else
+        t->pl->kernels->exp_block(e);
+}
+
 /* enter_block takes block i, whose logits are computed, into the running maximum and sum. */
 static void enter_block(tile *t, int i)
 {
-    const attn_kernels *kernels = t->pl->kernels;
     const attn_exp e = decide_block(t, i, t->state, state_l(t, t->state));
-    if (is_dead(t->dead))
-        kernels->exp_sum(e.s, e.n, t->dead, e.m, e.l);
-    else
-        kernels->exp_block(&e);
+    weigh_block(t, &e);
+}
+
+/* watch_block does so, too, and takes the block, of keys from j on, into what goes on behind o. */
+static void watch_block(tile *t, int i, int64_t j)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, i);
+    const block *b = &t->blocks[i];
+    float *const tail = state_tail(t, t->state), *const l = state_l(t, t->state);
+    attn_exp e;
+    keep_sums(t, t->state, l);
+    keep_logits(t, tail, t->s_tile + begin * rows, b->end - begin, b->lanes, j);
+    e = decide_block(t, i, t->state, l);
+    if (b->raised)
+        raise_entropy(t, tail, t->state, t->alpha + i * rows);
+    weigh_block(t, &e);
+    add_entropy(t, tail, &e);
 }
 
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
@@ -124,7 +145,10 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
         for (i = st.first; i < st.next; i++)
-            enter_block(t, i);
+            if (t->insight)
+                watch_block(t, i, j0 + block_begin(t, i));
+            else
+                enter_block(t, i);
     }
 }
 

@@ -153,6 +153,14 @@ static attn_status check_settings(const attn_params *p, text *why)
           " is set, but neither bitmap nor row_offsets is given" },
         { p->part.continued && !(p->part.keys && p->partial), "part.continued", p->part.continued,
           " needs part.keys and partial" },
+        { p->insight.top && !p->insight.top_key && !p->insight.top_prob, "insight.top",
+          p->insight.top, " is set, but insight.top_key and insight.top_prob are NULL" },
+        { !p->insight.top && (p->insight.top_key || p->insight.top_prob), "insight.top", 0,
+          " must be at least 1 when insight.top_key or insight.top_prob is given" },
+        { p->insight.top && p->seq_len_kv > INT32_MAX, "seq_len_kv", p->seq_len_kv,
+          " exceeds 2^31 - 1, and insight.top_key has 32 bits" },
+        { p->insight.mass && !p->insight.mass_keys, "insight.mass_keys", 0,
+          " must be at least 1 when insight.mass is given" },
     };
     int r = 0;
     while (r < COUNT_OF(rules) && !rules[r].wrong)
@@ -198,9 +206,12 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
                          " (probabilities) needs all keys: not possible with partial");
-    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || p->logits.data))
+    if (p->partial && (has_insight(p) || p->insight.mass))
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
+                         " is set: raw states hold no insight");
+    if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || wants_pairs(p)))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
-                         p->logits.data ? " is set: logits need one version of each key"
+                         wants_pairs(p) ? " is set: logits need one version of each key"
                                         : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
@@ -388,9 +399,10 @@ static attn_status check_outputs(const attn_params *p, text *why)
     int64_t r;
     if (p->partial && !(p->state.m && p->state.l && p->state.o))
         return bad(why, ATTN_ERR_ARG, "partial is set, but state.m, state.l or state.o is NULL");
-    if (!wants_rows(p) && !p->logits.data)
-        return bad(why, ATTN_ERR_ARG,
-                   "o.data is NULL, and none of lse, stats, partial and logits is asked for");
+    if (!wants_rows(p) && !wants_pairs(p))
+        return bad(
+            why, ATTN_ERR_ARG,
+            "o.data is NULL, and none of lse, stats, insight, partial and logits is asked for");
     for (r = 0; p->logits.data && p->logits.rows && r < p->logits.num_rows; r++)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],

@@ -136,6 +136,9 @@ void make_fixture(fixture *f, const bits_case *c)
     f->m = test_alloc((size_t)rows * 4);
     f->l = test_alloc((size_t)rows * 4);
     f->acc = test_alloc((size_t)(rows * f->dv) * 4);
+    f->entropy = test_alloc((size_t)rows * 4);
+    f->top_key = test_alloc((size_t)(rows * c->top) * 4);
+    f->top_prob = test_alloc((size_t)(rows * c->top) * 4);
     f->logits = c->logits ? test_alloc((size_t)(rows * c->skv) * 4) : NULL;
 }
 
@@ -170,6 +173,12 @@ static void feed_row(const fixture *f, int row, golden_hash *hash)
     feed(&hash->rest, f->stats, (size_t)(2 * row + 1), 4);
     for (int j = 0; f->logits != NULL && j < f->c->skv; j++)
         feed(&hash->rest, f->logits, (size_t)(row * f->c->skv + j), 4);
+    if (f->c->top)
+        feed(&hash->rest, f->entropy, (size_t)row, 4);
+    for (int n = row * f->c->top; n < (row + 1) * f->c->top; n++) {
+        feed(&hash->rest, f->top_key, (size_t)n, 4);
+        feed(&hash->rest, f->top_prob, (size_t)n, 4);
+    }
 }
 
 /* Compares the outputs in *f with the expected hashes, then spoils them for the next run. */
@@ -184,12 +193,15 @@ static void check_hash(fixture *f, const char *how, int number)
                 feed_row(f, (b * f->c->hq + h) * f->c->sq + i, &hash);
     CHECK(hash.o == want->o && hash.rest == want->rest, "%s %d: %s%s not of golden.h", how, number,
           hash.o == want->o ? "" : " o",
-          hash.rest == want->rest ? "" : " lse, stats, m, l or logits");
+          hash.rest == want->rest ? "" : " lse, stats, m, l, logits or insight");
     memset(f->o, 0xff, rows * (size_t)f->dv * f->size);
     memset(f->acc, 0xff, rows * (size_t)f->dv * 4);
     memset(f->lse, 0xff, rows * 4);
     memset(f->stats, 0xff, rows * 8);
     memset(f->m, 0xff, rows * 4);
+    memset(f->entropy, 0xff, rows * 4);
+    memset(f->top_key, 0xff, rows * 4 * (size_t)f->c->top);
+    memset(f->top_prob, 0xff, rows * 4 * (size_t)f->c->top);
 }
 
 /* ---- one call ----------------------------------------------------------------------------- */
@@ -307,6 +319,12 @@ static void make_outputs(const fixture *f, const piece *w, attn_params *p)
     p->o.data = test_alloc(rows * (size_t)f->dv * f->size);
     p->lse.data = test_alloc(rows * 4);
     p->stats.data = test_alloc(rows * 8);
+    if (f->c->top) {
+        p->insight.top = f->c->top;
+        p->insight.entropy = test_alloc(rows * 4);
+        p->insight.top_key = test_alloc(rows * 4 * (size_t)f->c->top);
+        p->insight.top_prob = test_alloc(rows * 4 * (size_t)f->c->top);
+    }
     if (f->logits != NULL) {
         p->logits.stage = f->c->logits - 1;
         p->logits.data = test_alloc(rows * (size_t)f->c->skv * 4);
@@ -331,6 +349,12 @@ static void collect(fixture *f, const piece *w, const attn_params *p)
         copy_rows(f->m, p->state.m, to, from, w->rows, 4);
         copy_rows(f->l, p->state.l, to, from, w->rows, 4);
         copy_rows(f->acc, p->state.o, to, from, w->rows, (size_t)f->dv * 4);
+        if (c->top) {
+            const size_t ranks = 4 * (size_t)c->top;
+            copy_rows(f->entropy, p->insight.entropy, to, from, w->rows, 4);
+            copy_rows(f->top_key, p->insight.top_key, to, from, w->rows, ranks);
+            copy_rows(f->top_prob, p->insight.top_prob, to, from, w->rows, ranks);
+        }
         if (f->logits != NULL)
             copy_rows(f->logits, p->logits.data, to, from, w->rows, (size_t)c->skv * 4);
     }
@@ -586,7 +610,7 @@ static void check_case(fixture *f, int quick)
     if (can_split_batch(f)) {
         if (f->batch > 1)
             check_batch(f);
-        if (!f->c->logits)
+        if (!f->c->logits && !f->c->top)
             check_merge(f);
     }
 }
@@ -605,8 +629,8 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         fixture f;
         if (!begin_case("%s", bits_cases[n].name))
             continue;
-        if (T.backend && (bits_cases[n].scaled || bits_cases[n].recent)) {
-            SKIP("devices take no scales and no recent keys");
+        if (T.backend && (bits_cases[n].scaled || bits_cases[n].recent || bits_cases[n].top)) {
+            SKIP("devices take no scales, no recent keys and no insight");
             continue;
         }
         if (!CHECK(strcmp(golden[n].name, bits_cases[n].name) == 0, "golden: %s", golden[n].name))

@@ -21,10 +21,12 @@ typedef struct fixture {
     void *q, *k, *v, *bias, *recent_k, *recent_v;
     float *k_scales, *v_scales;
     float *sinks, *slopes;
-    unsigned char *o;         /* [batch, hq, sq, dv], of the storage type */
-    float *lse, *m, *l, *acc; /* [batch, hq, sq]; acc [.., dv] */
-    float *stats;             /* [batch, hq, sq, 2] */
-    float *logits;            /* [batch, hq, sq, skv] */
+    unsigned char *o;          /* [batch, hq, sq, dv], of the storage type */
+    float *lse, *m, *l, *acc;  /* [batch, hq, sq]; acc [.., dv] */
+    float *stats;              /* [batch, hq, sq, 2] */
+    float *logits;             /* [batch, hq, sq, skv] */
+    float *entropy, *top_prob; /* [batch, hq, sq]; [.., top] */
+    int32_t *top_key;
 } fixture;
 
 /* The part of a problem that one call computes. j: keys of each sequence, cut to its length. */

@@ -63,6 +63,7 @@ typedef struct bits_case {
     int recent;      /* p.recent.keys; recent rows are f32 */
     int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
     int scaled;      /* k and v are of i8 with scales by key or by channel; .units may be BITS_I8 */
+    int top;         /* p.insight.top, and the entropy; 0 = neither */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
@@ -232,6 +233,36 @@ static const bits_case bits_cases[] = {
       .logits = BITS_LOGITS_RAW },
     { "i8-whole-recent", 2, 1, 9, 200, 64, .scaled = BITS_BY_CHANNEL, .units = BITS_I8,
       .recent = 70, .causal = 1, .shift = 2 },
+    /* insight */
+    { "insight", 2, 1, 17, 500, 64, .causal = 1, .shift = 2, .top = 3 },
+    { "insight-long", 1, 1, 5, 2309, 40, .shift = 2, .top = 8 },
+    { "insight-outliers", 1, 1, 19, 1025, 64, .causal = 1, .outliers = 1, .top = 1 },
+    { "insight-few", 1, 1, 9, 9, 16, .causal = 1, .alignment = BITS_OFFSET, .offset = -3,
+      .top = 5 },
+    { "insight-sinks", 4, 2, 5, 1100, 40, .batch = 2, .ragged = 41, .left = 5, .key_base = 1021,
+      .sink = 1, .top = 4 },
+    { "insight-all",
+      4,
+      2,
+      11,
+      330,
+      40,
+      .dv = 24,
+      .batch = 3,
+      .dtype = BITS_F16,
+      .ragged = 41,
+      .left = 5,
+      .key_base = 1021,
+      .causal = 1,
+      .window = 1,
+      .window_left = 150,
+      .softcap = 30,
+      .bias = BITS_BIAS_HOLES,
+      .alibi = 1,
+      .sink = 1,
+      .dropout = 0x3e4ccccd,
+      .top = 6 },
+    { "insight-recent", 2, 1, 9, 200, 64, .recent = 70, .causal = 1, .top = 4 },
 };
 
 /* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126

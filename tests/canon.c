@@ -491,6 +491,12 @@ static f32 value_of(const row *r, int j, int d)
     return load_v(r, kv_row_number(r, j) * (uint32_t)dv + (uint32_t)d);
 }
 
+/* t relative to m, before it is multiplied by what l is. */
+static f32 moved(const state *a, f32 m)
+{
+    return add(a->t, mul(a->l, sub(a->m, m)));
+}
+
 /* Keys j0..j1-1, all of one block and one version, enter the state of their chunk. */
 static void enter_keys(const row *r, int j0, int j1, state *a)
 {
@@ -506,6 +512,8 @@ static void enter_keys(const row *r, int j0, int j1, state *a)
         a->m = bm;
     } else if (less(add(a->m, threshold), bm)) {
         factor = exp2_32(sub(a->m, bm));
+        if (r->c->top)
+            a->t = mul(moved(a, bm), factor);
         a->l = mul(a->l, factor);
         for (d = 0; d < dv; d++)
             a->o[d] = mul(a->o[d], factor);
@@ -516,6 +524,8 @@ static void enter_keys(const row *r, int j0, int j1, state *a)
             continue;
         p = exp2_32(sub(r->s[j], a->m));
         a->l = add(a->l, p);
+        if (r->c->top && p)
+            a->t = add(a->t, mul(p, sub(r->s[j], a->m)));
         for (d = 0; d < dv && r->keep[j]; d++)
             a->o[d] = fma32(p, value_of(r, j, d), a->o[d]);
     }
@@ -533,7 +543,7 @@ static void enter_block(const row *r, int j0, int j1, state *a)
         enter_keys(r, j, j1, a);
 }
 
-static void merge(const state *a, state *b, int dv)
+static void merge(const state *a, state *b, int dv, int with_t)
 {
     f32 m, wa, wb;
     int d;
@@ -546,6 +556,8 @@ static void merge(const state *a, state *b, int dv)
     m = less(a->m, b->m) ? b->m : a->m;
     wa = exp2_32(sub(a->m, m));
     wb = exp2_32(sub(b->m, m));
+    if (with_t)
+        b->t = fma32(moved(b, m), wb, mul(moved(a, m), wa));
     b->m = m;
     b->l = fma32(b->l, wb, mul(a->l, wa));
     for (d = 0; d < dv; d++)
@@ -564,7 +576,7 @@ static void node(const row *r, int level, int64_t index, state *out)
     if (level > 0) {
         node(r, level - 1, 2 * index, &lower);
         node(r, level - 1, 2 * index + 1, out);
-        merge(&lower, out, bits_dv(r->c));
+        merge(&lower, out, bits_dv(r->c), r->c->top);
         return;
     }
     for (j = first; j < last; j += BLOCK) {
@@ -604,6 +616,17 @@ static void finish_row(row *r)
     r->root.m = add_zero(r->root.m);
 }
 
+/* l and t of the keys move to the maximum that the sink makes. */
+static void make_room(row *r, f32 sink)
+{
+    f32 w;
+    if (!less(r->root.m, sink))
+        return;
+    w = exp2_32(sub(r->root.m, sink));
+    r->keys_t = mul(moved(&r->root, sink), w);
+    r->keys_l = mul(r->root.l, w);
+}
+
 void forward_row(row *r, const bits_case *c, int b, int h, int i)
 {
     state sink;
@@ -631,11 +654,15 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
     node(r, level, 0, &r->root);
     if (c->partial)
         return;
+    r->keys_l = r->root.l;
+    r->keys_t = r->root.t;
+    if (c->sink && c->top && !r->empty)
+        make_room(r, mul(bits_sink(c, (uint32_t)h), LOG2E));
     if (c->sink) { /* in an empty row the statistics alone show it */
         clear(&sink);
         sink.m = mul(bits_sink(c, (uint32_t)h), LOG2E);
         sink.l = ONE;
-        merge(&r->root, &sink, bits_dv(c));
+        merge(&r->root, &sink, bits_dv(c), 0);
         r->root = sink;
     }
     finish_row(r);
@@ -690,6 +717,36 @@ static void put_logits(const row *r, hashes *out)
     }
 }
 
+/* The likeliest alive key behind `last` (-1 = before all), or -1. */
+static int next_key(const row *r, int last)
+{
+    int j, best = -1;
+    for (j = 0; j < r->keys; j++) {
+        if (!r->alive[j] || (best >= 0 && !less(r->s[best], r->s[j])))
+            continue;
+        if (last < 0 || less(r->s[j], r->s[last]) || (r->s[j] == r->s[last] && j > last))
+            best = j;
+    }
+    return best;
+}
+
+static void put_insight(const row *r, hashes *out)
+{
+    f32 h = 0, inverse = r->empty ? 0 : divide(ONE, r->root.l);
+    int n, j = -1, none = 0;
+    if (!r->empty) {
+        h = sub(mul(r->keys_l, log2_32(r->root.l)), r->keys_t);
+        h = mul(mul(h, inverse), ln2);
+    }
+    feed(&out->rest, less(h, 0) ? 0 : add_zero(h), 4);
+    for (n = 0; n < r->c->top; n++) {
+        j = none ? -1 : next_key(r, j);
+        none |= j < 0;
+        feed(&out->rest, none ? 0xffffffffu : (uint32_t)(bits_kv_begin(r->c, r->b) + j), 4);
+        feed(&out->rest, none ? 0 : mul(exp2_32(sub(r->s[j], r->root.m)), inverse), 4);
+    }
+}
+
 static void put_row(const row *r, hashes *out)
 {
     int d;
@@ -704,6 +761,8 @@ static void put_row(const row *r, hashes *out)
     feed(&out->rest, r->root.l, 4);
     if (r->c->logits)
         put_logits(r, out);
+    if (r->c->top)
+        put_insight(r, out);
 }
 
 static hashes do_case(const bits_case *c)

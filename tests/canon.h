@@ -37,7 +37,7 @@ uint32_t store(f32 x, int dtype);
 /* ---- rows */
 
 typedef struct state {
-    f32 m, l, o[MAX_DIM];
+    f32 m, l, t, o[MAX_DIM]; /* t: sum of p * (s - m) */
 } state;
 
 typedef struct row {
@@ -56,6 +56,7 @@ typedef struct row {
     int empty;                           /* no key is alive */
     uint32_t o[MAX_DIM];                 /* of the storage type */
     f32 lse;
+    f32 keys_l, keys_t; /* l and t without the sink, relative to the m of root */
 } row;
 
 uint32_t row_number(const row *r);           /* of r in a packed lse */

@@ -79,6 +79,7 @@ MAKER(score, c->p.score = keep_score)
 MAKER(dropout, c->p.dropout_p = 0.5f)
 MAKER(partial, c->p.partial = 1)
 MAKER(part, c->p.part.rows = 1; c->p.part.row_count = 1)
+MAKER(insight, c->p.insight.entropy = outputs[1])
 MAKER(logits, c->p.logits.data = outputs[1])
 MAKER(q_len, ints[0] = 3; ints[1] = 2; c->p.kv_len = ints; c->p.seq_len_q = 2; c->p.q_len = ints)
 MAKER(rows, c->p.seq_len_kv = SEQ - 1)
@@ -146,6 +147,8 @@ static const struct {
       "partial (1) is set, but dilated attention does not take it: it works with finished rows",
       0 },
     REFUSED(part, "part.rows (1)"),
+    REFUSED_FOR(insight, "insight.entropy",
+                ": attn_forward keeps it beside the sums of whole rows"),
     { logits, ATTN_ERR_UNSUPPORTED,
       "logits.data is set, but dilated attention does not take it: ask for logits in a call with "
       "all keys",

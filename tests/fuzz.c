@@ -411,12 +411,32 @@ static ptrdiff_t wild_stride(void)
 
 #define AT(field) offsetof(attn_params, field)
 static const size_t wide_fields[] = {
-    AT(batch),           AT(num_heads_q),        AT(num_heads_kv),       AT(seq_len_q),
-    AT(seq_len_kv),      AT(head_dim),           AT(head_dim_v),         AT(window_left),
-    AT(window_right),    AT(chunk_size),         AT(block_mask.block_q), AT(block_mask.block_k),
-    AT(logits.num_rows), AT(auto_naive_keys),    AT(shared_keys),        AT(part.row_begin),
-    AT(part.row_count),  AT(part.key_begin),     AT(part.key_count),     AT(recent.keys),
-    AT(recent.ring),     AT(recent.num_entries), AT(key_list.width),     AT(key_list.rows),
+    AT(batch),
+    AT(num_heads_q),
+    AT(num_heads_kv),
+    AT(seq_len_q),
+    AT(seq_len_kv),
+    AT(head_dim),
+    AT(head_dim_v),
+    AT(window_left),
+    AT(window_right),
+    AT(chunk_size),
+    AT(block_mask.block_q),
+    AT(block_mask.block_k),
+    AT(logits.num_rows),
+    AT(auto_naive_keys),
+    AT(shared_keys),
+    AT(part.row_begin),
+    AT(part.row_count),
+    AT(part.key_begin),
+    AT(part.key_count),
+    AT(recent.keys),
+    AT(recent.ring),
+    AT(recent.num_entries),
+    AT(key_list.width),
+    AT(key_list.rows),
+    AT(insight.mass_keys),
+    AT(insight.mass_rows),
 };
 static const size_t int_fields[] = {
     AT(q.dtype),        AT(k.dtype),        AT(v.dtype),          AT(o.dtype),
@@ -425,7 +445,7 @@ static const size_t int_fields[] = {
     AT(logits.stage),   AT(impl),           AT(naive_whole),      AT(tile_keys),
     AT(force_redo),     AT(num_workers),    AT(bool_mask.invert), AT(part.rows),
     AT(part.keys),      AT(part.continued), AT(layout),           AT(integer),
-    AT(recent.k.dtype), AT(fast),           AT(recent.v.dtype),
+    AT(recent.k.dtype), AT(fast),           AT(recent.v.dtype),   AT(insight.top),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
 static const size_t stride_fields[] = {

@@ -115,6 +115,13 @@ static const golden_hash golden[] = {
     { "i8-whole-channels", UINT64_C(0xdad5cfb49e0130a8), UINT64_C(0x4154616ce2b3a33e) },
     { "i8-whole-logits", UINT64_C(0x879dabd2d1dbfab9), UINT64_C(0xf79304eea18aff24) },
     { "i8-whole-recent", UINT64_C(0x9cb940ae5c2a9a55), UINT64_C(0x49b4e57724818f83) },
+    { "insight", UINT64_C(0x8b80d400e9b1a865), UINT64_C(0xe24a811d2a1ab118) },
+    { "insight-long", UINT64_C(0xcda3859b587d8ce4), UINT64_C(0x094abc04b85e0ac4) },
+    { "insight-outliers", UINT64_C(0x268db80603c9df93), UINT64_C(0x5734cc72c99a7b4b) },
+    { "insight-few", UINT64_C(0xd5459f15c3274083), UINT64_C(0xff1d3b96ed359aa4) },
+    { "insight-sinks", UINT64_C(0x1a3186883492c4da), UINT64_C(0x33bdb575f7b5c45c) },
+    { "insight-all", UINT64_C(0xdfd2987c1aa55611), UINT64_C(0xbad68bbe658794d4) },
+    { "insight-recent", UINT64_C(0x39637909933b5aa2), UINT64_C(0xb6d01db7d9d7138e) },
 };
 
 static const golden_gradient golden_gradients[] = {

@@ -243,6 +243,7 @@ static void law_lists(int round)
     count = add_some(beside, 15, list, count, NULL);
     shape.seq_q = rng_chance(50) ? 1 : rng_int(1, 4);
     shape.seq_kv = rng_int(200, 3 * ATTN_CHUNK);
+    shape.factor_q = rng_chance(40) ? 30.0f : 1.0f; /* maxima rise in most blocks */
     if (rng_chance(20)) {
         shape.heads_q = 40 * shape.heads_kv;
         shape.seq_q = 1;

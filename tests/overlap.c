@@ -757,7 +757,7 @@ static void check_cache(void)
     c.k.data = kv;
     c.v.data = kv + D - 1;
     CHECK(attn_cache_init(&c, room.at, ROOM, why, sizeof why) == ATTN_ERR_ARG &&
-              has_both("the cache's k", "the cache's v"),
+              has_both("the cache's v", "the cache's k"),
           "%s", why);
     c.v.data = kv + D;
     CHECK(attn_cache_init(&c, kv, ROOM, why, sizeof why) == ATTN_ERR_ARG, "memory in storage");

@@ -153,6 +153,7 @@ static const row rows[] = {
     { ROW(
         p.partial, TO_INT, 1, BOTH, UNSUPPORTED,
         "partial (1) is set, but a ring of ranks does not take it: it works with finished rows") },
+    { ROW(p.insight.top, TO_INT, 3, BOTH, UNSUPPORTED, "insight.top (3)") },
     { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
           "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },

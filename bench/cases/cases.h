@@ -244,6 +244,9 @@ typedef enum mask_kind {
     MASK_SINKS,
     MASK_SOFTMAX1,
     MASK_DROPOUT,
+    MASK_INSIGHT,
+    MASK_TOP8,
+    MASK_MASS,
     NUM_MASKS
 } mask_kind;
 
@@ -275,7 +278,7 @@ float mask_score_derivative(void *user, const attn_pair *at, float logit);
 /* Bytes of the arrays whose size goes with seq_q * seq_kv. */
 double mask_bytes(const bench_case *c);
 
-enum { MASK_MAX_ARRAYS = 2 };
+enum { MASK_MAX_ARRAYS = 3 };
 
 typedef struct mask_arrays {
     void *owned[MASK_MAX_ARRAYS];

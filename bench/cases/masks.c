@@ -525,6 +525,32 @@ static int set_dropout(const making *m)
     return 1;
 }
 
+/* The largest probability, or the eight largest. */
+static int set_top(const making *m)
+{
+    const int64_t rows = m->c->batch * m->c->heads_q * m->c->seq_q;
+    attn_insight *const in = &m->p->insight;
+    in->top = m->c->mask == MASK_TOP8 ? 8 : 1;
+    in->top_key = own(m->arrays, 4 * rows * in->top);
+    in->top_prob = own(m->arrays, 4 * rows * in->top);
+    return in->top_key && in->top_prob;
+}
+
+static int set_insight(const making *m)
+{
+    m->p->insight.entropy = own(m->arrays, 4 * m->c->batch * m->c->heads_q * m->c->seq_q);
+    return set_top(m) && m->p->insight.entropy;
+}
+
+static int set_mass(const making *m)
+{
+    m->p->insight.mass_keys = CELL;
+    m->p->insight.mass_rows = CELL;
+    m->p->insight.mass =
+        own(m->arrays, 8 * m->c->batch * m->c->heads_kv * cells(m->c, m->c->seq_kv));
+    return m->p->insight.mass != NULL;
+}
+
 /* ---- the table */
 
 #define LIST(field, entry) offsetof(attn_params, field), entry
@@ -599,6 +625,12 @@ static const struct {
     [MASK_SOFTMAX1] = { "softmax1", "a sink of 0", 1, 0, 0, set_softmax1, all_keys, NO_LIST },
     [MASK_DROPOUT] = { "dropout", "an eighth of the pairs, by a counter", 1, 0, 0, set_dropout,
                        all_keys, NO_LIST },
+    [MASK_INSIGHT] = { "insight", "entropy and the likeliest key of each row", 1, 0, 0, set_insight,
+                       all_keys, NO_LIST },
+    [MASK_TOP8] = { "top8", "the eight likeliest keys of each row", 1, 0, 0, set_top, all_keys,
+                    NO_LIST },
+    [MASK_MASS] = { "mass", "the mass of 64 keys each, over the last 64 rows", 1, 0, 0, set_mass,
+                    all_keys, NO_LIST },
 };
 
 const char *mask_name(int kind)

@@ -126,6 +126,8 @@ static const case_row masks[] = {
     { "logits", "{mask}", "group=5 mask=full,bias,bias-f16,bias-bf16,alibi,softcap,score", NULL,
       NULL },
     { "softmax", "{mask}", "group=6 mask=full,sinks,softmax1,dropout", NULL, NULL },
+    { "insight", "{mask}", "group=7 mask=full,insight,top8,mass", NULL, NULL },
+    { "insight, decode", "{mask}", "group=8 sq=1 kv=4096 mask=full,insight,top8,mass", NULL, NULL },
     { 0 },
 };
 

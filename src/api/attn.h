@@ -71,10 +71,10 @@
  *   content, and a size query such as attn_workspace_size gives the best size. A smaller workspace
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
- *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; attn_resume_begin
- *   takes 6, a ring 6.5 (tests/stack.sh).
+ *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; dilated
+ *   attention less than 5.5, attn_resume_begin less than 6.5, a ring less than 7 (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
- *   callback gets independent pieces of work, one list after another: up to five lists in
+ *   callback gets independent pieces of work, one list after another: up to six lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
  *   attn_forward divides the keys, too. Without the callback the library uses OpenMP if compiled
  *   with it, and otherwise runs in the calling thread. Every function may run in many threads at
@@ -477,6 +477,32 @@ typedef struct attn_logits {
     float *data;         /* NULL turns this output off */
 } attn_logits;
 
+/* An attn_insight asks what rows look at, in the pass that computes them. All arrays are packed; rows are
+ * numbered as in a packed lse. Probabilities are those of ATTN_LOGITS_SOFTMAX: before dropout, and with a
+ * sink in the sum, which takes mass and is no key. A pointer that is NULL turns its output off; size
+ * queries look at the pointers, too. No output changes the bits of another one, and all have the same
+ * bits for any tiles, workers, pages and chunking. Raw states (partial), the levels from resume to ring
+ * and devices refuse it; gradients ignore it. */
+typedef struct attn_insight {
+    /* [batch, num_heads_q, seq_len_q], or [num_heads_q, token] with cu_seqlens_q: minus the sum of p ln p
+     * over the keys of a row, in nats, at least 0. An empty row has 0. */
+    float *entropy;
+    /* The likeliest keys of each row, most likely first, and of equal logits the lower key first. Keys are
+     * columns as in attn_logits. What a row lacks of visible keys has key -1 and probability 0, as has a
+     * key whose logit is NaN. */
+    int top;          /* keys asked for, 1 to 64 (1 gives the largest probability); 0 means none */
+    int32_t *top_key; /* [batch, num_heads_q, seq_len_q, top], or [num_heads_q, token, top] */
+    float *top_prob;  /* as top_key: the probabilities */
+    /* [batch, num_heads_kv, ceil(seq_len_kv / mass_keys)]: the sum of the probabilities that rows give to a
+     * block of keys, over the rows chosen and the query heads that read the kv head. Block n has columns
+     * n * mass_keys on, as pages of that size have. Each probability is rounded to a multiple of 2^-32,
+     * and their sum is exact, for up to 2^20 rows times query heads a kv head. A row that is NaN makes its
+     * blocks NaN. It takes two more products Q K^T of the rows chosen. Parts of a call refuse it. */
+    double *mass;
+    int64_t mass_keys; /* keys of a block, at least 1 with mass */
+    int64_t mass_rows; /* the last rows of each sequence count, this number at most; 0 means all */
+} attn_insight;
+
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
  * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). Only attn_state_merge reads the
@@ -719,8 +745,9 @@ typedef struct attn_params {
     /* Nonzero writes the raw state instead of o, lse and stats. No sink enters, and logits of stage
      * SOFTMAX are not supported. */
     int partial;
-    attn_state state;   /* where partial writes */
-    attn_logits logits; /* asks for logits of chosen rows */
+    attn_state state;     /* where partial writes */
+    attn_logits logits;   /* asks for logits of chosen rows */
+    attn_insight insight; /* asks for entropies, the likeliest keys of rows, and the mass of keys */
 
     /* ---- how to compute. Nothing here changes a bit of an explicit impl. */
 

@@ -127,7 +127,7 @@ static void check_extreme(void)
                "extreme: no more rows than keys", (double)list.cases[i].seq_q);
 }
 
-/* Every kind once beside none, in groups that fit and begin with none. */
+/* Every kind beside none, in groups that fit and begin with none. */
 static void check_mask_list(const preset_choice *want)
 {
     int times[NUM_MASKS] = { 0 }, good = 1;
@@ -142,8 +142,8 @@ static void check_mask_list(const preset_choice *want)
         times[c->mask]++;
     }
     for (int kind = MASK_CAUSAL; kind < NUM_MASKS; kind++)
-        good &= times[kind] == 1;
-    expect(good, "masks: each once, after none", list.n);
+        good &= times[kind] >= 1;
+    expect(good, "masks: each, after none", list.n);
 }
 
 /* Lengths of each kind, next to the batch that is padded with all of it computed. */
