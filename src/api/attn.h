@@ -323,12 +323,13 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
- * sparse attention does. The time of a row grows with its list and not with seq_len_kv.
+ * sparse attention does. Where no other mask or modifier asks about single keys, the time of a row grows
+ * with its list and not with seq_len_kv (attn_explain tells).
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
  * ascending; entries below 0 fill up what a shorter one leaves. Numbers count within the sequence. With
- * cu_seqlens, rows are those of the longest sequence. attn_index (level index) finds the lists of rows.
+ * cu_seqlens, rows are those of the longest sequence.
  *
  * Results have the bits of p.bool_mask that shows the listed keys. */
 typedef struct attn_key_list {
