@@ -6142,7 +6142,7 @@ static attn_status check_list(const attn_params *p, key_numbers list, text *why)
             return bad_limit(why, "key_list.data", first + k, value, p->seq_len_kv - 1);
         if (k && before < 0 && value >= 0)
             return bad_after(why, "key_list.data", first + k, value,
-                             " lies behind an entry below 0, which ends a list:", before);
+                             " must be below 0, too, behind the entry before it", before);
         if (k && value >= 0 && value <= before)
             return bad_after(why, "key_list.data", first + k, value,
                              " must be above the entry before it", before);
@@ -7004,21 +7004,34 @@ static int may_gather(const problem *pr)
            !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
 }
 
-/* Fewer rows than these take as long. */
+/* Of a key that rows pass over each pair takes as long as head_dim + head_dim_v says, and few rows as long
+ * as GATHER_LANES. Of a listed key it takes twice as long, since rows are copied, and each has a block of
+ * its own (Zen 3: 0.4 microseconds). */
 #define GATHER_LANES 16
-/* A listed key takes as long as these others, since its rows are copied. */
-#define GATHER_COST 2
+#define GATHER_BLOCK 10000
+
+/* gather_waits tells how many times the time of a worker the gathered call takes, as it divides no keys. */
+static int64_t gather_waits(const problem *pr, int64_t lists)
+{
+    const attn_params *p = &pr->p;
+    const int64_t tiles = ceil_div(lanes_of_list(pr), ATTN_KERNEL_MAX_ROWS);
+    const int64_t items = times(times(p->batch, p->num_heads_kv), times(lists, tiles));
+    return ceil_div(p->num_workers, max64(items, 1));
+}
 
 /* is_sparse tells whether a row tile for each list takes less time than tiles full of rows that pass over
  * what they do not see. */
 static int is_sparse(const problem *pr)
 {
     const attn_params *p = &pr->p;
-    const int64_t rows = times(pr->max_q_len, pr->group), lanes = lanes_of_list(pr);
+    const int64_t dims = plus(p->head_dim, p->head_dim_v);
+    const int64_t rows = max64(times(pr->max_q_len, pr->group), GATHER_LANES);
+    const int64_t lanes = max64(lanes_of_list(pr), GATHER_LANES);
     const int64_t lists = ceil_div(pr->max_q_len, rows_of_list(p));
     const int64_t listed = times(lists, min64(p->key_list.width, pr->max_kv_len));
-    return times(times(listed, max64(lanes, GATHER_LANES)), GATHER_COST) <
-           times(pr->max_kv_len, max64(rows, GATHER_LANES));
+    const int64_t each = plus(times(times(2, dims), lanes), GATHER_BLOCK);
+    return times(times(listed, each), gather_waits(pr, lists)) <
+           times(times(pr->max_kv_len, dims), rows);
 }
 
 /* settle_gather decides about the call. The kernels are then those for the rows of a list. */

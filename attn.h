@@ -403,13 +403,16 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
- * sparse attention does. Where no other mask or modifier asks about single keys, the time of a row grows
- * with its list and not with seq_len_kv (attn_explain tells).
+ * sparse attention does. Where lists are short and nothing else asks about single keys (another mask than
+ * causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent, part, cu_seqlens_q, fast),
+ * rows read only listed keys, and their time grows with the list and not with seq_len_kv. attn_explain tells.
+ * Keys are then not divided among workers. Devices take no lists. For whole blocks of keys p.block_mask is
+ * faster.
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
- * ascending; entries below 0 fill up what a shorter one leaves. Numbers count within the sequence. With
- * cu_seqlens, rows are those of the longest sequence.
+ * ascending; entries below 0 fill up what a shorter one leaves. Number j is column kv_begin + j of
+ * attn_logits and insight. With cu_seqlens, rows are those of the longest sequence.
  *
  * Results have the bits of p.bool_mask that shows the listed keys. */
 typedef struct attn_key_list {
@@ -1388,8 +1391,9 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
  * and *v.
  *
  * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32, f16, bf16 or as
- * stored, and their stride_batch is not used. Numbers of ATTN_I8 are read as number * scale, rounded once. k or v is not wanted if it or its data is NULL. Returns
- * ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
+ * stored, and their stride_batch is not used. Numbers of ATTN_I8 are read as number * scale,
+ * rounded to f32 and then to the type of the array. k or v is not wanted if it or its data is
+ * NULL. Returns ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why, size_t why_bytes);
@@ -1645,9 +1649,9 @@ struct attn_gradient_call {
  * Order. Batch entries come one after the other, and the keys of each come in ascending order. A
  *   tile ends where n(j) is a multiple of tile_keys. A tile that lengths, causal, window, chunked
  *   and prefix hide from every row is not fetched.
- * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows,
- *   recent, k_scales, v_scales, fast and part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count, which may be any but ATTN_I8; data and
+ * What may be set in p. Every field may be set except partial, logits, insight, cu_seqlens,
+ *   kv_rows, recent, k_scales, v_scales, fast and part.keys, and impl must not be naive; AUTO runs tiled.
+ *   Every mask, modifier and callback sees the whole call. Of k and v only the storage types count, which may be any but ATTN_I8; data and
  *   strides are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step
@@ -1986,8 +1990,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
- *   impl naive; AUTO runs tiled.
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   insight or impl naive; AUTO runs tiled.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is

@@ -494,7 +494,7 @@ static attn_status check_list(const attn_params *p, key_numbers list, text *why)
             return bad_limit(why, "key_list.data", first + k, value, p->seq_len_kv - 1);
         if (k && before < 0 && value >= 0)
             return bad_after(why, "key_list.data", first + k, value,
-                             " lies behind an entry below 0, which ends a list:", before);
+                             " must be below 0, too, behind the entry before it", before);
         if (k && value >= 0 && value <= before)
             return bad_after(why, "key_list.data", first + k, value,
                              " must be above the entry before it", before);

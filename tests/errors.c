@@ -356,7 +356,7 @@ static const row rows[] = {
     { FIELD(key_list.data), AT_I32, 4, 0, KEY_LIST | LATE, ARG,
       "key_list.data[4] (0) must be above the entry before it (0)" },
     { FIELD(key_list.data), AT_I32, 4, -1, KEY_LIST | LATE, ARG,
-      "key_list.data[5] (4) lies behind an entry below 0, which ends a list: (-1)" },
+      "key_list.data[5] (4) must be below 0, too, behind the entry before it (-1)" },
     { FIELD(key_list.data), AT_I32, 59, 2, KEY_LIST | LATE, ARG,
       "key_list.data[59] (2) must be above the entry before it (2)" },
     { FIELD(softcap), TO_FLOAT, 0, -1, PLAIN, ARG, NULL },

@@ -323,13 +323,16 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
- * sparse attention does. Where no other mask or modifier asks about single keys, the time of a row grows
- * with its list and not with seq_len_kv (attn_explain tells).
+ * sparse attention does. Where lists are short and nothing else asks about single keys (another mask than
+ * causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent, part, cu_seqlens_q, fast),
+ * rows read only listed keys, and their time grows with the list and not with seq_len_kv. attn_explain tells.
+ * Keys are then not divided among workers. Devices take no lists. For whole blocks of keys p.block_mask is
+ * faster.
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
- * ascending; entries below 0 fill up what a shorter one leaves. Numbers count within the sequence. With
- * cu_seqlens, rows are those of the longest sequence.
+ * ascending; entries below 0 fill up what a shorter one leaves. Number j is column kv_begin + j of
+ * attn_logits and insight. With cu_seqlens, rows are those of the longest sequence.
  *
  * Results have the bits of p.bool_mask that shows the listed keys. */
 typedef struct attn_key_list {

@@ -240,8 +240,9 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
  * and *v.
  *
  * Both are [num_heads_kv, count, dim] whatever the layout of the cache is, in f32, f16, bf16 or as
- * stored, and their stride_batch is not used. Numbers of ATTN_I8 are read as number * scale, rounded once. k or v is not wanted if it or its data is NULL. Returns
- * ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
+ * stored, and their stride_batch is not used. Numbers of ATTN_I8 are read as number * scale,
+ * rounded to f32 and then to the type of the array. k or v is not wanted if it or its data is
+ * NULL. Returns ATTN_ERR_ARG if the numbers are not present, or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_read(const attn_cache *c, int64_t layer, int64_t sequence,
                                      int64_t first, int64_t count, const attn_output *k,
                                      const attn_output *v, char *why, size_t why_bytes);

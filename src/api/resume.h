@@ -23,9 +23,9 @@
  * Order. Batch entries come one after the other, and the keys of each come in ascending order. A
  *   tile ends where n(j) is a multiple of tile_keys. A tile that lengths, causal, window, chunked
  *   and prefix hide from every row is not fetched.
- * What may be set in p. Every field may be set except partial, logits, cu_seqlens, kv_rows,
- *   recent, k_scales, v_scales, fast and part.keys, and impl must not be naive; AUTO runs tiled. Every mask, modifier and callback sees
- *   the whole call. Of k and v only the storage types count, which may be any but ATTN_I8; data and
+ * What may be set in p. Every field may be set except partial, logits, insight, cu_seqlens,
+ *   kv_rows, recent, k_scales, v_scales, fast and part.keys, and impl must not be naive; AUTO runs tiled.
+ *   Every mask, modifier and callback sees the whole call. Of k and v only the storage types count, which may be any but ATTN_I8; data and
  *   strides are not used. shared_keys and backend change nothing.
  * Errors. Nothing is written to o, lse and stats before attn_resume_end. A fetch that fails ends
  *   its step with ATTN_ERR_CALLBACK and leaves everything as it was before that tile: the next step

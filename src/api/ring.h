@@ -20,8 +20,8 @@
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits or
- *   impl naive; AUTO runs tiled.
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   insight or impl naive; AUTO runs tiled.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
