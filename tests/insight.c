@@ -245,7 +245,7 @@ static void check_bits(int round)
 }
 
 /* A call of few rows over chunks of keys, large logits among them, which workers share. */
-static test_problem make_long(int64_t rows)
+static test_problem make_long(int64_t rows, int64_t dim)
 {
     test_problem t;
     test_shape s = shape_random();
@@ -254,7 +254,7 @@ static test_problem make_long(int64_t rows)
     s.seq_kv = rng_int(1000, 5000);
     s.heads_kv = rng_int(1, 2);
     s.heads_q = s.heads_kv * rng_int(1, 3);
-    s.dim = 16;
+    s.dim = s.dim_v = dim;
     problem_make(&t, &s);
     t.p.causal = 1;
     t.p.scale = rng_chance(50) ? 8.0f : 0.0f;
@@ -262,23 +262,27 @@ static test_problem make_long(int64_t rows)
     return t;
 }
 
+static int divided;
+
 static void check_split(int round)
 {
+    attn_info info;
     pool workers = pool_of((int)rng_int(2, 9), POOL_SHUFFLED, round % 2);
-    test_problem a = make_long(rng_int(1, 3)), b;
+    test_problem a = make_long(rng_int(1, 3), 128), b;
     ask(&a.p, (int)rng_int(0, 9), rng_int(1, 400), 0);
     twin(&a, &b);
     ask_again(&b.p);
     vary(&b.p, &workers);
     if (!problem_run(&a) || !problem_run(&b))
         return;
+    divided += attn_explain(&b.p, &info) == ATTN_OK && info.key_parts > 1;
     CHECK(problem_same_bits(&a, &b) && same_insight(&a.p, &b.p), "keys divided among workers");
     compare_insight(&a.p);
 }
 
 static void check_pages(int round)
 {
-    test_problem a = make_long(rng_int(1, 40)), b;
+    test_problem a = make_long(rng_int(1, 40), 16), b;
     ask(&a.p, 5, 64, 0);
     twin(&a, &b);
     ask_again(&b.p);
@@ -310,7 +314,7 @@ static void check_alone(int round)
 /* Rows of a prefill are those of decoding: shorter calls, or parts. */
 static void check_steps(int round)
 {
-    test_problem t = make_long(0);
+    test_problem t = make_long(0, 16);
     attn_params whole, step;
     const size_t dim = 16;
     (void)round;
@@ -552,4 +556,5 @@ TEST_GROUP(insight, RUN_EACH_SET, "entropies, the likeliest keys and the mass of
         for (int round = 0; round < checks[n].rounds; round++)
             if (begin_case("%s, %d", checks[n].name, round))
                 checks[n].run(round);
+    CHECK(divided > 0 || T.only_case >= 0, "no keys were divided among workers");
 }
