@@ -83,8 +83,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 207600
-    judge clang 260000
+    judge gcc 208500
+    judge clang 261000
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
