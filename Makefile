@@ -343,7 +343,7 @@ conformance: $(BUILD)/test ## conformance cases of other projects, from CASES="D
 
 # ---- everything that takes long
 
-check: test $(CHECKS) ## everything: sanitizers, mutants, hash matrix, proofs (about 15 minutes)
+check: test $(CHECKS) ## everything: sanitizers, mutants, hash matrix, proofs (two hours)
 	@echo "check: all parts passed"
 
 list-checks:

@@ -12,6 +12,8 @@
  * Groups run once for each kernel set that this CPU has; those that do not depend on it run once,
  * and those that take minutes on some devices only where they are named: TEST_GROUP says which.
  * With --share I/N only each Nth of these runs, from the Ith on: N processes do all of it.
+ * With ATTN_TEST_SAMPLE=I/N in the environment only one in N of the cases runs, of those with the Ith
+ * choice: N runs do all of them. What runs beside `make test` for each change takes turns so.
  * A failure prints the command that repeats it alone. The last line is "N passed, N failed, N
  * skipped"; the exit status is 0 only when nothing failed. With --first the first failure ends all.
  * What a group may use is in tests/test.h.
@@ -41,6 +43,7 @@ test_options T = { .seed = 1, .only_case = -1, .exact = 1 };
 static struct {
     int64_t passed, failed, skipped;
     int share, shares, turn; /* --share; runs of groups so far, this process's or not */
+    int sample, samples;     /* ATTN_TEST_SAMPLE */
     int64_t case_number;     /* of the case open in this group; -1 = none yet */
     const char *group;
     char case_name[400];
@@ -61,17 +64,28 @@ static uint64_t splitmix(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* Neighbours differ in one parameter often, so which cases make a sample is random. */
+static int is_chosen(uint64_t seed)
+{
+    if (T.case_name != NULL)
+        return strcmp(run.case_name, T.case_name) == 0;
+    if (T.only_case >= 0)
+        return run.case_number == T.only_case;
+    return run.samples == 0 || (int)(splitmix(seed) % (uint64_t)run.samples) == run.sample - 1;
+}
+
 int begin_case(const char *format, ...)
 {
     va_list arguments;
+    uint64_t seed;
     test_release();
     run.case_number++;
     va_start(arguments, format);
     vsnprintf(run.case_name, sizeof run.case_name, format, arguments);
     va_end(arguments);
-    rng_seed(splitmix(T.seed ^ splitmix(hash_text(run.group) + (uint64_t)run.case_number)));
-    if (T.case_name != NULL ? strcmp(run.case_name, T.case_name) != 0
-                            : T.only_case >= 0 && run.case_number != T.only_case)
+    seed = splitmix(T.seed ^ splitmix(hash_text(run.group) + (uint64_t)run.case_number));
+    rng_seed(seed);
+    if (!is_chosen(seed))
         return 0;
     if (T.verbose && !run.capturing)
         printf("  case %lld: %s\n", (long long)run.case_number, run.case_name);
@@ -81,6 +95,11 @@ int begin_case(const char *format, ...)
 void pass_over_case(void)
 {
     run.case_number++;
+}
+
+int all_cases_run(void)
+{
+    return T.only_case < 0 && run.samples == 0;
 }
 
 /* The command line that repeats the open case alone. */
@@ -380,6 +399,18 @@ static int set_flag(const char *option, command_line *line)
     return 0;
 }
 
+/* ATTN_TEST_SAMPLE, if the environment has it. */
+static int set_sample(void)
+{
+    const char *value = getenv("ATTN_TEST_SAMPLE");
+    if (value == NULL)
+        return 0;
+    if (sscanf(value, "%d/%d", &run.sample, &run.samples) == 2 && run.sample >= 1 &&
+        run.sample <= run.samples)
+        return 0;
+    return refuse("ATTN_TEST_SAMPLE is I/N with I from 1 to N, not", value);
+}
+
 static int takes_value(const char *option)
 {
     static const char *const options[] = { "--seed", "--case",    "--kernels",
@@ -454,8 +485,8 @@ int main(int argc, char **argv)
 {
     static command_line line;
     const int status = parse(argc, argv, &line);
-    if (status != 0)
-        return status;
+    if (status != 0 || set_sample() != 0)
+        return 2;
     if (line.help)
         return printf("%s", usage) < 0;
     if (line.list) {

@@ -11,6 +11,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/attn-cases.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 . "tests/expect.sh"
+unset ATTN_TEST_SAMPLE # one case at a time
 
 # What is done in the folder of the copy.
 line() { sed "$1" case.txt > edited && mv edited case.txt; } # line SED-SCRIPT

@@ -1230,5 +1230,5 @@ TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks,
             else if (begin_case("%s, %d", laws[n].name, round))
                 laws[n].run(round);
     }
-    CHECK(gathered > 0 || T.only_case >= 0, "no call read only listed keys");
+    CHECK(gathered > 0 || !all_cases_run(), "no call read only listed keys");
 }

@@ -240,7 +240,7 @@ TEST_GROUP(masks, RUN_ROUNDED_TOO, "all pairs of masks and modifiers against the
     run_pairs();
     run_triples();
     run_crowds(T.best ? 400 : 40);
-    if (T.only_case >= 0 || !T.best)
+    if (!all_cases_run() || !T.best)
         return;
     print_matrix();
     check_no_empty_cell();

@@ -40,9 +40,9 @@ copy() # copy FOLDER: what building takes
         cp -R Makefile CMakeLists.txt attn.pc.in attn*.[ch] kernels.cl src tools "$1"
 }
 
-build() # build FOLDER SETTING...: with debug information, which may hold folders and dates
+build() # build FOLDER SETTING...: with debug information, which may hold folders and dates; -O1 is sooner done
 {
-    (cd "$1" && shift && ${MAKE:-make} -j"${JOBS:-1}" CFLAGS='-O2 -g' "$@")
+    (cd "$1" && shift && ${MAKE:-make} -j"${JOBS:-1}" CFLAGS='-O1 -g' "$@")
 }
 
 on_another_date()

@@ -100,6 +100,10 @@ int begin_case(const char *format, ...) TEST_FORMAT(1, 2);
 /* The same when cases are many and left out often: counts a case as seen without opening it. */
 void pass_over_case(void);
 
+/* Whether neither --case nor ATTN_TEST_SAMPLE leaves cases out: only then must something have happened
+ * in one of them. */
+int all_cases_run(void);
+
 /* Counts a pass or a failure; a failure prints the case, the text and the command that repeats it
  * (the first 20 of a group, all with --verbose). Returns whether the condition held. */
 #define CHECK(condition, ...)                                                                      \

@@ -14,7 +14,8 @@
 #
 # A compiler makes equal code of equal text. So the table has a sum of itself, kernels.cl, this file
 # and the compilers, with which all of it held. While that sum is right, each variant is compiled
-# for one device of each vendor, in turn, and each device so has a variant. ALL=1 compiles everything.
+# for one device of each vendor, in turn, and each device so has a variant. ALL=1 compiles everything. Of
+# what is left EVERY=N compiles one in N, another N-th for each commit.
 #
 # A compiler that is not installed is skipped with a sentence. WRITE=1 writes the table anew, with
 # the reasons of lines that keep their place, WRITE=sum only the sum; both need all compilers for that.
@@ -450,7 +451,11 @@ for vendor in intel amd nvidia; do
         done
 done > "$out/found"
 grep '^opencl gate' "$out/found"
-grep -v '^opencl gate' "$out/found" > "$out/jobs"
+every=${EVERY:-1}
+[ -z "$all" ] || every=1
+grep -v '^opencl gate' "$out/found" |
+    awk -v every="$every" -v commits="$(git rev-list --count HEAD 2> /dev/null || echo 0)" \
+        '(NR + commits) % every == 0' > "$out/jobs"
 count=$(grep -c . "$out/jobs")
 if [ "$count" -eq 0 ]; then
     echo "opencl gate: skipped, no compiler for a device is installed"
