@@ -83,5 +83,6 @@ expect "a room without its include is noticed" not alone "$work/planted.c"
 expect "every member of attn_params has a row" all_in_table src/fields.c
 grep -v 'block_mask[.]block_k, F' src/fields.c > "$work/fields.c"
 expect "a member without a row is noticed" not all_in_table "$work/fields.c"
+expect "docs/combinations.md has the refusals of the table" sh tools/refused_fields.sh
 expect "every mutant can be planted" sh tools/mutants.sh --check
 summary "the house"
