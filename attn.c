@@ -3128,8 +3128,6 @@ enum {
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
 
-#define IN_ONE_CALL "attn_forward keeps it beside the sums of whole rows"
-
 /* The likeliest keys of a row that a call can give. */
 enum { MOST_TOP = 64 };
 
@@ -3266,8 +3264,8 @@ static const call_field call_fields[] = {
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
     { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
-      .output = OUTPUT_RESULT, .instead = IN_ONE_CALL },
-    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP), .instead = IN_ONE_CALL },
+      .output = OUTPUT_RESULT, .instead = "attn_forward keeps it beside the sums of whole rows" },
+    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP) },
     { GRID(insight.top_key, F_I32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
       .output = OUTPUT_RESULT },
     { GRID(insight.top_prob, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
@@ -5809,6 +5807,10 @@ static attn_status check_settings(const attn_params *p, text *why)
           " exceeds 2^31 - 1, and insight.top_key has 32 bits" },
         { p->insight.mass && !p->insight.mass_keys, "insight.mass_keys", 0,
           " must be at least 1 when insight.mass is given" },
+        { p->insight.mass_keys && !p->insight.mass, "insight.mass_keys", p->insight.mass_keys,
+          " is set, but insight.mass is NULL" },
+        { p->insight.mass_rows && !p->insight.mass, "insight.mass_rows", p->insight.mass_rows,
+          " is set, but insight.mass is NULL" },
     };
     int r = 0;
     while (r < COUNT_OF(rules) && !rules[r].wrong)
@@ -5859,7 +5861,7 @@ static attn_status check_support(const attn_params *p, text *why)
                          " is set: raw states hold no insight");
     if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || wants_pairs(p)))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
-                         wants_pairs(p) ? " is set: logits need one version of each key"
+                         wants_pairs(p) ? " is set: logits and mass need one version of each key"
                                         : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;

@@ -134,8 +134,6 @@ enum {
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
 
-#define IN_ONE_CALL "attn_forward keeps it beside the sums of whole rows"
-
 /* The likeliest keys of a row that a call can give. */
 enum { MOST_TOP = 64 };
 
@@ -272,8 +270,8 @@ static const call_field call_fields[] = {
     { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
     { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
-      .output = OUTPUT_RESULT, .instead = IN_ONE_CALL },
-    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP), .instead = IN_ONE_CALL },
+      .output = OUTPUT_RESULT, .instead = "attn_forward keeps it beside the sums of whole rows" },
+    { VALUE(insight.top, F_INT, WHOLE_ROWS, 0, MOST_TOP) },
     { GRID(insight.top_key, F_I32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),
       .output = OUTPUT_RESULT },
     { GRID(insight.top_prob, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_TOP),

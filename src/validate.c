@@ -161,6 +161,10 @@ static attn_status check_settings(const attn_params *p, text *why)
           " exceeds 2^31 - 1, and insight.top_key has 32 bits" },
         { p->insight.mass && !p->insight.mass_keys, "insight.mass_keys", 0,
           " must be at least 1 when insight.mass is given" },
+        { p->insight.mass_keys && !p->insight.mass, "insight.mass_keys", p->insight.mass_keys,
+          " is set, but insight.mass is NULL" },
+        { p->insight.mass_rows && !p->insight.mass, "insight.mass_rows", p->insight.mass_rows,
+          " is set, but insight.mass is NULL" },
     };
     int r = 0;
     while (r < COUNT_OF(rules) && !rules[r].wrong)
@@ -211,7 +215,7 @@ static attn_status check_support(const attn_params *p, text *why)
                          " is set: raw states hold no insight");
     if (p->recent.keys && (p->impl == ATTN_IMPL_NAIVE || wants_pairs(p)))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
-                         wants_pairs(p) ? " is set: logits need one version of each key"
+                         wants_pairs(p) ? " is set: logits and mass need one version of each key"
                                         : " is set: impl naive reads one version of each key");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
