@@ -44,7 +44,10 @@ static const int phase_of[SPY_KERNELS] = { [SPY_qk] = QK,
                                            [SPY_outer] = PV,
                                            [SPY_outer_select] = PV };
 
+static const phase_clock machine_clock = { clock_ticks, clock_seconds };
+
 static struct {
+    const phase_clock *clock;
     uint64_t begin, ticks[PHASES];
     int64_t calls;
 } counter;
@@ -56,14 +59,14 @@ static void end_kernel(int kernel, void *first)
     (void)first;
     if (phase_of[kernel] == REST)
         return;
-    counter.ticks[phase_of[kernel]] += clock_ticks() - counter.begin;
+    counter.ticks[phase_of[kernel]] += counter.clock->ticks() - counter.begin;
     counter.calls++;
 }
 
 static void *begin_kernel(int kernel, void *first)
 {
     if (phase_of[kernel] != REST)
-        counter.begin = clock_ticks();
+        counter.begin = counter.clock->ticks();
     return first;
 }
 
@@ -74,10 +77,10 @@ static double count_cost(void)
 {
     uint64_t least = UINT64_MAX;
     for (int round = 0; round < COST_ROUNDS; round++) {
-        const uint64_t begin = clock_ticks();
+        const uint64_t begin = counter.clock->ticks();
         for (int i = 0; i < COST_CALLS; i++)
             end_kernel(SPY_merge, begin_kernel(SPY_merge, NULL));
-        const uint64_t ticks = clock_ticks() - begin;
+        const uint64_t ticks = counter.clock->ticks() - begin;
         if (ticks < least)
             least = ticks;
     }
@@ -92,16 +95,17 @@ double phases_sum(const phase_times *t)
 /* Ticks become seconds by the clock of the same call. */
 static int one_call(const phase_call *c, double cost, phase_times *t)
 {
+    const phase_clock *const clock = counter.clock;
     memset(counter.ticks, 0, sizeof counter.ticks);
     counter.calls = 0;
-    const double start = clock_seconds();
-    const uint64_t begin = clock_ticks();
+    const double start = clock->seconds();
+    const uint64_t begin = clock->ticks();
     const attn_status status = c->g ? attn_backward(&c->p, c->g, c->workspace, c->workspace_bytes)
                                     : attn_forward(&c->p, c->workspace, c->workspace_bytes);
     if (status != ATTN_OK)
         return 0;
-    const uint64_t ticks = clock_ticks() - begin;
-    const double seconds = clock_seconds() - start, tick = ticks ? seconds / (double)ticks : 0;
+    const uint64_t ticks = clock->ticks() - begin;
+    const double seconds = clock->seconds() - start, tick = ticks ? seconds / (double)ticks : 0;
     t->qk = tick * (double)counter.ticks[QK];
     t->softmax = tick * (double)counter.ticks[SOFTMAX];
     t->pv = tick * (double)counter.ticks[PV];
@@ -113,8 +117,8 @@ static int one_call(const phase_call *c, double cost, phase_times *t)
 
 static int best_call(const phase_call *c, phase_times *out)
 {
-    const double cost = count_cost(), start = clock_seconds();
-    for (int i = 0; i < CALLS && (!i || clock_seconds() - start < ENOUGH_SECONDS); i++) {
+    const double cost = count_cost(), start = counter.clock->seconds();
+    for (int i = 0; i < CALLS && (!i || counter.clock->seconds() - start < ENOUGH_SECONDS); i++) {
         phase_times t;
         if (!one_call(c, cost, &t))
             return 0;
@@ -132,6 +136,7 @@ int phases_measure(const attn_kernels *set, const phase_call *c, phase_times *ou
     if (!before)
         return 0;
     spy.after = end_kernel;
+    counter.clock = c->clock ? c->clock : &machine_clock;
     memcpy(before, c->result, c->result_bytes);
     counted.p.kernels = &copy;
     counted.p.num_workers = 1;

@@ -117,6 +117,12 @@ void stop_step(const bench_context *x);
  * as Q K^T, p and dS as softmax, what adds to dQ, dK and dV as P V, and the rows of dQ as they are
  * stored as merge. */
 
+/* What tells the time: clock.h, or what a test gives. */
+typedef struct phase_clock {
+    uint64_t (*ticks)(void);
+    double (*seconds)(void);
+} phase_clock;
+
 /* A call and what it writes. */
 typedef struct phase_call {
     attn_params p;
@@ -125,6 +131,7 @@ typedef struct phase_call {
     size_t workspace_bytes;
     const void *result;
     size_t result_bytes;
+    const phase_clock *clock; /* NULL = clock.h */
 } phase_call;
 
 typedef struct phase_times { /* seconds */

@@ -76,6 +76,44 @@ static void *make_bytes(const bits_case *c, int count, int (*element)(const bits
     return data;
 }
 
+/* A cache whose storage is f->k and f->v; each batch entry is a sequence. */
+static attn_cache cache_of(const fixture *f)
+{
+    const bits_case *c = f->c;
+    attn_cache cache = { 0 };
+    cache.num_sequences = f->batch;
+    cache.num_heads_kv = c->hkv;
+    cache.head_dim = c->d;
+    cache.head_dim_v = f->dv;
+    cache.capacity = c->skv;
+    cache.k.dtype = f->k_type;
+    cache.v.dtype = f->v_type;
+    cache.k.data = f->k;
+    cache.v.data = f->v;
+    cache.k_scales.data = f->k_scales;
+    cache.v_scales.data = f->v_scales;
+    cache.rotated = c->rotated;
+    cache.k_mean = c->centered ? make_input(c, c->hkv * c->d, 4, bits_mean) : NULL;
+    return cache;
+}
+
+/* f->k and f->v are what a cache stores of rows in f32. */
+static void fill_cache(fixture *f, int keys)
+{
+    const bits_case *c = f->c;
+    char why[200] = "";
+    size_t need = 0;
+    attn_cache cache = cache_of(f);
+    attn_cache_step s = { 0 };
+    s.batch = f->batch;
+    s.seq_len = c->skv;
+    s.k.data = make_input(c, keys * c->d, 4, bits_rows_k);
+    s.v.data = make_input(c, keys * f->dv, 4, bits_rows_v);
+    CHECK(attn_cache_size(&cache, &need, why, sizeof why) == ATTN_OK, "%s", why);
+    CHECK(attn_cache_init(&cache, test_alloc(need), need, why, sizeof why) == ATTN_OK, "%s", why);
+    CHECK(attn_cache_append(&cache, &s, why, sizeof why) == ATTN_OK, "%s", why);
+}
+
 /* K and V of i8, for `keys` rows. */
 static void make_scaled(fixture *f, int keys)
 {
@@ -86,6 +124,8 @@ static void make_scaled(fixture *f, int keys)
     f->v = make_bytes(c, keys * f->dv, bits_v_whole);
     f->k_scales = make_input(c, by_key ? keys : c->hkv * c->d, 4, bits_k_scale);
     f->v_scales = make_input(c, by_key ? keys : c->hkv * f->dv, 4, bits_v_scale);
+    if (c->cached)
+        fill_cache(f, keys);
 }
 
 /* Those of the keys from row `kv` of all. */
@@ -240,6 +280,7 @@ static void set_tensors(const fixture *f, const piece *w, attn_params *p)
     p->v.dtype = f->v_type;
     p->integer = c->units != 0;
     p->rotated = c->rotated;
+    p->k_centered = c->centered;
     p->q.data = (const char *)f->q + q * f->size;
     p->k.data = (const char *)f->k + kv * f->key;
     p->v.data = (const char *)f->v + kv * f->value;

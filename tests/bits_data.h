@@ -30,7 +30,10 @@ enum {
     BITS_K_SCALE,
     BITS_V_SCALE,
     BITS_RECENT_K,
-    BITS_RECENT_V
+    BITS_RECENT_V,
+    BITS_ROWS_K,
+    BITS_ROWS_V,
+    BITS_MEAN
 };
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
 enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
@@ -63,6 +66,8 @@ typedef struct bits_case {
     int recent;      /* p.recent.keys; recent rows are f32 */
     int units;       /* k has units of this attn_dtype, of whole numbers; 0 = it has c->dtype */
     int scaled;      /* k and v are of i8 with scales by key or by channel; .units may be BITS_I8 */
+    int cached;      /* k and v, scaled by channel, are what a cache makes of rows in f32 */
+    int centered;    /* the cache takes c.k_mean from them */
     int top;         /* p.insight.top, and the entropy; 0 = neither */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
@@ -233,6 +238,12 @@ static const bits_case bits_cases[] = {
       .logits = BITS_LOGITS_RAW },
     { "i8-whole-recent", 2, 1, 9, 200, 64, .scaled = BITS_BY_CHANNEL, .units = BITS_I8,
       .recent = 70, .causal = 1, .shift = 2 },
+    /* 8 bits that a cache made of rows in f32 */
+    { "cache-i8", 4, 2, 9, 300, 40, .batch = 2, .dv = 24, .scaled = BITS_BY_CHANNEL, .cached = 1 },
+    { "cache-i8-whole", 4, 2, 9, 200, 64, .scaled = BITS_BY_CHANNEL, .units = BITS_I8, .cached = 1,
+      .causal = 1 },
+    { "cache-i8-rotated", 2, 1, 9, 200, 160, .scaled = BITS_BY_CHANNEL, .cached = 1, .centered = 1,
+      .rotated = 3 },
     /* insight */
     { "insight", 2, 1, 17, 500, 64, .causal = 1, .shift = 2, .top = 3 },
     { "insight-long", 1, 1, 5, 2309, 40, .shift = 2, .top = 8 },
@@ -624,16 +635,60 @@ static inline uint32_t bits_scale_at(const bits_case *c, uint32_t at, int width)
     return c->scaled == BITS_BY_KEY ? row : head * (uint32_t)width + at % (uint32_t)width;
 }
 
+/* For caches m * 2^-13 with m = 64 .. 127, so that half a scale times a whole number is exact; one
+ * channel of K in 16 has the scale 0. */
+static inline int32_t bits_cache_scale(const bits_case *c, int stream, uint32_t number)
+{
+    if (stream == BITS_K_SCALE && number % 16 == 5)
+        return 0;
+    return 64 + (int32_t)(bits_random(c, stream, number) >> 26);
+}
+
+static inline uint32_t bits_scale(const bits_case *c, int stream, uint32_t number)
+{
+    if (c->cached)
+        return bits_encode(bits_cache_scale(c, stream, number), -13, BITS_F32);
+    return bits_encode(0x800000 + (int32_t)(bits_random(c, stream, number) >> 9), -30, BITS_F32);
+}
+
 static inline uint32_t bits_k_scale(const bits_case *c, uint32_t number)
 {
-    return bits_encode(0x800000 + (int32_t)(bits_random(c, BITS_K_SCALE, number) >> 9), -30,
-                       BITS_F32);
+    return bits_scale(c, BITS_K_SCALE, number);
 }
 
 static inline uint32_t bits_v_scale(const bits_case *c, uint32_t number)
 {
-    return bits_encode(0x800000 + (int32_t)(bits_random(c, BITS_V_SCALE, number) >> 9), -30,
-                       BITS_F32);
+    return bits_scale(c, BITS_V_SCALE, number);
+}
+
+/* Of rows that come to a cache: -150 .. 150 times the scale of its channel, in steps of a half, and in
+ * two thirds of them 2^-16 more or less. So quotients lie halfway, beside that and beyond 127. NaN,
+ * infinities and -0 are among them, unless the cache computes with them. */
+static inline uint32_t bits_row(const bits_case *c, uint32_t at, int stream, int scales, int width)
+{
+    static const uint32_t special[] = { 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x80000000u };
+    const uint32_t r = bits_random(c, stream, at);
+    const int32_t m = bits_cache_scale(c, scales, bits_scale_at(c, at, width));
+    if (at % 97 < 4 && !c->rotated && !c->centered)
+        return special[at % 97];
+    return bits_encode(((int32_t)(r % 601) - 300) * (m ? m : 64) * 4 + (int32_t)(r >> 20) % 3 - 1,
+                       -16, BITS_F32);
+}
+
+static inline uint32_t bits_rows_k(const bits_case *c, uint32_t at)
+{
+    return bits_row(c, at, BITS_ROWS_K, BITS_K_SCALE, c->d);
+}
+
+static inline uint32_t bits_rows_v(const bits_case *c, uint32_t at)
+{
+    return bits_row(c, at, BITS_ROWS_V, BITS_V_SCALE, bits_dv(c));
+}
+
+/* Of c.k_mean, [hkv, d]. */
+static inline uint32_t bits_mean(const bits_case *c, uint32_t at)
+{
+    return bits_number(bits_random(c, BITS_MEAN, at), 0, 4, 0, BITS_F32);
 }
 
 /* As v, for the same reason. */

@@ -94,6 +94,8 @@ enum {
 static float fixed_scales[2 * 8];
 
 static const attn_cache not_ready;
+/* That of the kind SCALED, without the scales of K or of V. */
+static attn_cache no_scales[2];
 static float new_keys[2 * 2 * 2 * 32], turns[64 * 4];
 static const int32_t lists[][2] = { { 0, 1 }, { 1, 1 }, { -1, 0 }, { 0, 3 },
                                     { 7, 2 }, { 5, 5 }, { -1, 5 } };
@@ -134,6 +136,8 @@ static void make_ready(int kind)
     s.len = lists[5];
     for (int i = 0; i < 2 && kind == RINGED; i++)
         CHECK(attn_cache_extend(&cache, &s, why, WHY) == ATTN_OK, "%s", why);
+    no_scales[0] = no_scales[1] = cache;
+    no_scales[0].k_scales.data = no_scales[1].v_scales.data = NULL;
 }
 
 /* One argument, or a field of one, that is wrong. */
@@ -261,6 +265,8 @@ static const misuse misuses[] = {
     PTR(append, PLAIN, c, NULL, ARG, "cache is NULL"),
     PTR(append, PLAIN, c, &not_ready, ARG, "cache is not ready: call attn_cache_init first"),
     PTR(append, PLAIN, step, NULL, ARG, "step is NULL"),
+    PTR(append, SCALED, c, &no_scales[0], ARG, "k.dtype (8) is i8, but k_scales.data is NULL"),
+    PTR(write, SCALED, c, &no_scales[1], ARG, "v.dtype (8) is i8, but v_scales.data is NULL"),
     N64(extend, PLAIN, s.batch, -1, ARG, "batch (-1) must be at least 0"),
     N64(extend, PLAIN, s.batch, 4, ARG, "batch (4) must be at most num_sequences (3)"),
     N64(append, PLAIN, s.seq_len, -2, ARG, "seq_len (-2) must be at least 0"),
@@ -344,6 +350,7 @@ static const misuse misuses[] = {
     N64(view_size, PLAIN, batch, -1, ARG, "batch (-1) must be at least 0"),
     N64(view_size, PLAIN, batch, HUGE_SIZE, OVERFLOW, "the view would exceed the address space"),
     PTR(view, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(view, SCALED, c, &no_scales[0], ARG, "k.dtype (8) is i8, but k_scales.data is NULL"),
     PTR(view, PLAIN, params, NULL, ARG, "params is NULL"),
     N64(view, PLAIN, layer, 1, ARG, "layer (1) must be from 0 to 0"),
     N64(view, PLAIN, batch, -1, ARG, "batch (-1) must be at least 0"),
@@ -354,6 +361,7 @@ static const misuse misuses[] = {
         "p.window_left (7) must be from 0 to 6, the window_left of the ring"),
     N64(view, RINGED, p.window_left, -1, ARG, "p.window_left (-1) must be from 0 to 6"),
     PTR(read, PLAIN, c, NULL, ARG, "cache is NULL"),
+    PTR(read, SCALED, c, &no_scales[1], ARG, "v.dtype (8) is i8, but v_scales.data is NULL"),
     N64(read, PLAIN, layer, -1, ARG, "layer (-1) must be from 0 to 0"),
     N64(read, PLAIN, sequence, 3, ARG, "sequence (3) must be from 0 to 2"),
     N64(read, PLAIN, count, -1, ARG, "count (-1) must be from 0 to 7"),

@@ -355,11 +355,77 @@ static f32 k_scale(const row *r, uint32_t at)
     return bits_k_scale(r->c, bits_scale_at(r->c, at, r->c->d));
 }
 
+/* ---- caches of i8 ------------------------------------------------------------------------ */
+
+/* The whole numbers of k and v that the cache of a case holds. */
+static signed char cached_k[1 << 16], cached_v[1 << 16];
+
+/* x over its scale, as a whole number from -127 to 127, ties to even; 0 for what has no quotient. */
+static signed char whole_of(f32 x, f32 scale)
+{
+    const f32 magic = from_integer(3 << 22), size = x & 0x7fffffff;
+    f32 y = size;
+    int whole;
+    if (size > 0x7f800000 || scale == 0)
+        return 0;
+    if (size < 0x7f800000)
+        y = divide(size, scale);
+    if (less(from_integer(127), y))
+        y = from_integer(127);
+    whole = (int)(add(y, magic) - magic); /* The last bit of the sum counts by one. */
+    return (signed char)(x >> 31 ? -whole : whole);
+}
+
+/* A row of `width` elements from number `at` on: centered, rotated, then rounded. */
+static void cache_row(const bits_case *c, signed char *to, uint32_t at, int width, int is_k)
+{
+    const uint32_t channel = bits_scale_at(c, at, width);
+    f32 x[MAX_DIM];
+    int d;
+    for (d = 0; d < width; d++) {
+        const uint32_t n = (uint32_t)d;
+        x[d] = is_k ? bits_rows_k(c, at + n) : bits_rows_v(c, at + n);
+        if (is_k && c->centered)
+            x[d] = sub(x[d], bits_mean(c, channel + n));
+    }
+    if (c->rotated & (is_k ? 1 : 2))
+        rotate(x, width);
+    for (d = 0; d < width; d++) {
+        const uint32_t n = channel + (uint32_t)d;
+        to[at + (uint32_t)d] = whole_of(x[d], is_k ? bits_k_scale(c, n) : bits_v_scale(c, n));
+    }
+}
+
+static void fill_cache(const bits_case *c)
+{
+    const uint32_t rows = (uint32_t)(bits_batch(c) * c->hkv * c->skv);
+    const uint32_t d = (uint32_t)c->d, dv = (uint32_t)bits_dv(c);
+    uint32_t i;
+    if (rows * d > sizeof cached_k || rows * dv > sizeof cached_v)
+        give_up("a cache too large", rows);
+    for (i = 0; i < rows; i++) {
+        cache_row(c, cached_k, i * d, (int)d, 1);
+        cache_row(c, cached_v, i * dv, (int)dv, 0);
+    }
+}
+
+static int whole_k(const bits_case *c, uint32_t at)
+{
+    return c->cached ? cached_k[at] : bits_whole(c, at);
+}
+
+static int whole_v(const bits_case *c, uint32_t at)
+{
+    return c->cached ? cached_v[at] : bits_v_whole(c, at);
+}
+
+/* ---- scores ------------------------------------------------------------------------------ */
+
 /* Elements of k and v, whatever they are stored as. */
 static f32 load_k(const row *r, uint32_t at)
 {
     if (r->c->scaled)
-        return mul(from_integer(bits_whole(r->c, at)), k_scale(r, at));
+        return mul(from_integer(whole_k(r->c, at)), k_scale(r, at));
     return load(bits_k(r->c, at), r->c->dtype);
 }
 
@@ -367,8 +433,7 @@ static f32 load_v(const row *r, uint32_t at)
 {
     const bits_case *c = r->c;
     if (c->scaled)
-        return mul(from_integer(bits_v_whole(c, at)),
-                   bits_v_scale(c, bits_scale_at(c, at, bits_dv(c))));
+        return mul(from_integer(whole_v(c, at)), bits_v_scale(c, bits_scale_at(c, at, bits_dv(c))));
     return load(bits_v(c, at), c->dtype);
 }
 
@@ -417,7 +482,7 @@ static f32 score_of_units(const row *r, int j)
     int d, i;
     for (d = 0; d < r->c->d; d += BITS_UNIT) {
         for (sum = 0, i = d; i < d + BITS_UNIT; i++)
-            sum = add(sum, mul(r->q[i], from_integer(bits_whole(r->c, k + (uint32_t)i))));
+            sum = add(sum, mul(r->q[i], from_integer(whole_k(r->c, k + (uint32_t)i))));
         scale = r->c->scaled ? ONE
                              : load(bits_unit_scale(r->c, (k + (uint32_t)d) / BITS_UNIT), BITS_F16);
         s = fma32(sum, mul(r->scale[d / BITS_UNIT], scale), s);
@@ -770,6 +835,8 @@ static hashes do_case(const bits_case *c)
     static row r;
     hashes out = { EMPTY_HASH, EMPTY_HASH };
     int b, h, i;
+    if (c->cached)
+        fill_cache(c);
     for (b = 0; b < bits_batch(c); b++)
         for (h = 0; h < c->hq; h++)
             for (i = 0; i < bits_q_len(c, b); i++) {

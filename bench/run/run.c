@@ -107,12 +107,12 @@ static void add_phases(bench_run *run, bench_result *r)
     const run_tensor_sizes bytes = run_sizes(run);
     const int backward = run->c->backward;
     const attn_gradients *const g = &run->gradients.g;
-    const phase_call c = { run->p,
-                           backward ? g : NULL,
-                           run->workspace,
-                           run->workspace_bytes,
-                           backward ? g->dq.data : run->o,
-                           backward ? bytes.q : bytes.o };
+    const phase_call c = { .p = run->p,
+                           .g = backward ? g : NULL,
+                           .workspace = run->workspace,
+                           .workspace_bytes = run->workspace_bytes,
+                           .result = backward ? g->dq.data : run->o,
+                           .result_bytes = backward ? bytes.q : bytes.o };
     const attn_kernels *const set = run->p.kernels ? run->p.kernels : attn_kernels_find(r->kernels);
     if (run_call(run) || !phases_measure(set, &c, &t)) {
         run_skip(r, RUN_WRONG " or failed call while phases were counted");

@@ -29,13 +29,16 @@ static cache_part part_of(const attn_cache_step *s, int64_t b)
     return part;
 }
 
+/* check_cache wants a cache that is ready, and the scales, which stay the caller's. */
 static attn_status check_cache(const attn_cache *c, text *why)
 {
+    attn_status status;
     if (!c)
         return bad(why, ATTN_ERR_ARG, "cache is NULL");
     if (!c->begin || c->rows < 1)
         return bad(why, ATTN_ERR_ARG, "cache is not ready: call attn_cache_init first");
-    return ATTN_OK;
+    status = check_scales_given("k", c->k.dtype, &c->k_scales, why);
+    return status ? status : check_scales_given("v", c->v.dtype, &c->v_scales, why);
 }
 
 /* check_index says "name (value) must be from 0 to `most`". */

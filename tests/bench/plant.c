@@ -239,11 +239,17 @@ static void plant_ranks(const rings_job *job)
     memmove(first, last, own < other ? own : other);
 }
 
-/* Adds 1 to a number, the first of its unit: far beyond any tolerance. */
+/* Adds 1 to a number, the first of its unit: far beyond any tolerance. A byte of i8, which
+ * attn_convert does not take, moves towards 0 or across it, so that it stays a byte. */
 static void add_one(char *place, int dtype)
 {
     float x[32];
     const size_t unit = (size_t)case_unit(dtype);
+    const int steps = (int)(1 / CASE_SCALE + 0.5f);
+    if (dtype == ATTN_I8) {
+        *(int8_t *)place = (int8_t)(*(int8_t *)place + (*(int8_t *)place > 0 ? -steps : steps));
+        return;
+    }
     attn_convert(x, ATTN_F32, place, dtype, unit);
     x[0] += 1;
     attn_convert(place, dtype, x, ATTN_F32, unit);
