@@ -72,7 +72,7 @@
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
  *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; dilated
- *   attention less than 5.5, attn_resume_begin less than 6.5, a ring less than 7 (tests/stack.sh).
+ *   attention less than 5.75, attn_resume_begin less than 6.5, a ring less than 7 (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to six lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
@@ -1868,7 +1868,7 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
  *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
  *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
  *   bf16, and none of integer, rotated and k_centered.
- * Stack. It stays below 5.5 KiB in every build measured (tests/stack.sh).
+ * Stack. It stays below 5.75 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
 

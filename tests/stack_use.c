@@ -382,7 +382,7 @@ int main(int argc, char **argv)
                   { "insight", run_insight, 0 },          { "attn_explain", run_explain, 0 },
                   { "attn_state_finish", run_states, 0 }, { "attn_rope_apply", run_rope, 0 },
                   { "attn_cache", run_cache, 0 },         { "attn_backward", run_backward, 0 },
-                  { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 512 },
+                  { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 768 },
                   { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
