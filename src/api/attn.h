@@ -57,6 +57,7 @@
  *   backward    attn_backward computes gradients for training.
  *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
  *   patterns    attn_pattern builds block-sparse masks such as BigBird.
+ *   index       attn_index finds the keys that rows should attend to.
  *   dilated     attn_dilated_forward is the attention of LongNet.
  *   ring        attn_ring_forward divides one sequence among many ranks.
  *   backend     attn_backend lets a device run calls; only authors of backends need it.
@@ -901,6 +902,7 @@ ATTN_API const char *attn_impl_name(int impl);
 #include "backward.h"
 #include "resume.h"
 #include "patterns.h"
+#include "index.h"
 #include "dilated.h"
 #include "ring.h"
 #include "backend.h"
