@@ -16629,13 +16629,14 @@ ATTN_API attn_status attn_pattern_use(const attn_pattern *t, const int32_t *row_
 
 /* src/index.c - attn_index: scores of keys by small heads, and the best keys of each row.
  *
- *     workspace = | alignment | index_run | slot 0 | slot 1 | ...
+ *     workspace = | alignment | index_run | lists of parts | slot 0 | slot 1 | ...
  *
  * An item is some query rows of a key head of a batch entry, with all heads that read it: row tiles that
  * share tiles of keys. Each tile of keys adds the terms of all heads to the scores of the rows, and a
  * hidden pair adds -inf. A row keeps candidates in the order of their keys. When they are twice as many
  * as the list holds, the threshold rises to the last score that still belongs to it. So no candidates
- * are sorted, and equal scores leave the lower keys.
+ * are sorted, and equal scores leave the lower keys. Where items are few, each is some of the keys of its
+ * rows, and a second list of items joins the candidates in the order of the parts.
  */
 
 /* ---- the best keys of a row */
@@ -16695,18 +16696,30 @@ static void shorten(shortlist *of)
     of->least = score_of(last);
 }
 
+static void add_candidate(shortlist *to, uint32_t order, int32_t key)
+{
+    to->order[to->count] = order;
+    to->key[to->count++] = key;
+    if (to->count == 2 * to->kept)
+        shorten(to);
+}
+
 /* offer_keys takes in the scores of n keys from j on. */
 static void offer_keys(shortlist *to, const float *score, int n, int64_t j)
 {
     int k;
-    for (k = 0; k < n; k++) {
-        if (!(score[k] > to->least)) /* It may be NaN. */
-            continue;
-        to->order[to->count] = order_of(score[k]);
-        to->key[to->count++] = (int32_t)(j + k);
-        if (to->count == 2 * to->kept)
-            shorten(to);
-    }
+    for (k = 0; k < n; k++)
+        if (score[k] > to->least) /* It may be NaN. */
+            add_candidate(to, order_of(score[k]), (int32_t)(j + k));
+}
+
+/* join_lists takes in the candidates of later keys. */
+static void join_lists(shortlist *to, const shortlist *later)
+{
+    int64_t k;
+    for (k = 0; k < later->count; k++)
+        if (score_of(later->order[k]) > to->least)
+            add_candidate(to, later->order[k], later->key[k]);
 }
 
 /* ---- validation */
@@ -16784,11 +16797,12 @@ OWN_FRAME static attn_status check_index_apart(const attn_params *p, const attn_
 typedef struct index_run {
     call c;
     attn_indexer x;
-    int64_t rows;   /* query rows of an item */
-    int64_t blocks; /* items of a key head */
-    int64_t kept;   /* candidates that stay of a row */
-    /* These are offsets into a slot. */
-    int64_t tiles, weights, sums, lists, orders, keys;
+    int64_t rows;                        /* query rows of an item */
+    int64_t blocks;                      /* these counted for a key head */
+    int64_t parts;                       /* parts of the keys, each with items of its own */
+    int64_t kept;                        /* candidates that stay of a row */
+    int64_t tiles, weights, sums, lists; /* These are offsets into a slot, */
+    int64_t orders, keys, lists_bytes;   /* and these into the lists of an item. */
 } index_run;
 
 #define CANDIDATE_BYTES ((int64_t)(sizeof(uint32_t) + sizeof(int32_t)))
@@ -16806,11 +16820,36 @@ static int64_t rows_at_once(const problem *pr, const plan *pl, int64_t kept)
     return max64(1, min64(pr->max_q_len, max64(most, pl->rows / pr->group)));
 }
 
-/* plan_index sets all but x and what a workspace gives. */
-static void plan_index(const problem *pr, int64_t top_k, index_run *run)
+/* A part has at least this number of keys, and as many as a list keeps. */
+#define PART_KEYS_LEAST 2048
+
+/* plan_parts divides keys where items alone leave workers idle. Shorter calls find the memory, too. */
+static void plan_parts(const problem *pr, index_run *run)
 {
     plan *pl = &run->c.pl;
-    int64_t lanes, at;
+    const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
+    const int64_t most = pr->max_kv_len / max64(PART_KEYS_LEAST, run->kept);
+    if (pr->p.num_workers == 1 || pl->items == 0 || min64(wanted / pl->items, most) < 2)
+        return;
+    run->parts = min64(wanted / pl->items, most);
+    pl->shared_bytes = times(wanted, run->lists_bytes);
+}
+
+static void place_lists(index_run *run)
+{
+    const int64_t entries = times(run->rows, 2 * run->kept);
+    int64_t at = 0;
+    place(&at, run->rows, sizeof(shortlist));
+    run->orders = place(&at, entries, sizeof(uint32_t));
+    run->keys = place(&at, entries, sizeof(int32_t));
+    run->lists_bytes = at;
+}
+
+/* plan_index sets all but x and what a workspace gives. `divides` allows parts of keys. */
+static void plan_index(const problem *pr, int64_t top_k, int divides, index_run *run)
+{
+    plan *pl = &run->c.pl;
+    int64_t at;
     memset(pl, 0, sizeof *pl);
     begin_plan(pr, pl, 0);
     plan_masks(&pr->p, pl);
@@ -16819,25 +16858,38 @@ static void plan_index(const problem *pr, int64_t top_k, index_run *run)
     run->kept = max64(1, min64(top_k, pr->max_kv_len));
     run->rows = rows_at_once(pr, pl, run->kept);
     run->blocks = ceil_div(pr->max_q_len, run->rows);
-    lanes = times(run->rows, pr->group);
-    pl->item_tiles = (int)min64(ceil_div(lanes, pl->rows), INT32_MAX);
+    run->parts = 1;
+    pl->item_tiles = (int)min64(ceil_div(times(run->rows, pr->group), pl->rows), INT32_MAX);
+    pl->items = times(times(pr->p.batch, pr->p.num_heads_kv), run->blocks);
     plan_row_tile(pr, pl);
     plan_slot(pr, pl);
+    place_lists(run);
+    if (divides)
+        plan_parts(pr, run);
     at = aligned(pl->slot_bytes);
     run->tiles = place(&at, pl->item_tiles, sizeof(tile *));
     run->weights = place(&at, times(pl->item_tiles, pl->rows), sizeof(float));
     run->sums = place(&at, times(run->rows, pl->keys), sizeof(float));
-    run->lists = place(&at, run->rows, sizeof(shortlist));
-    run->orders = place(&at, times(run->rows, 2 * run->kept), sizeof(uint32_t));
-    run->keys = place(&at, times(run->rows, 2 * run->kept), sizeof(int32_t));
+    run->lists = place(&at, run->lists_bytes, 1);
     pl->slot_bytes = at;
-    pl->items = times(times(pr->p.batch, pr->p.num_heads_kv), run->blocks);
-    pl->workers = (int)max64(1, min64(pr->p.num_workers, pl->items));
+    pl->workers = (int)max64(1, min64(pr->p.num_workers, times(pl->items, run->parts)));
 }
 
 static int64_t index_bytes(const plan *pl, int64_t workers)
 {
-    return plus(INDEX_BYTES, times(workers, pl->slot_bytes));
+    return plus(plus(INDEX_BYTES, pl->shared_bytes), times(workers, pl->slot_bytes));
+}
+
+/* plan_within_room divides keys only if the memory is there, and returns how many workers run in it. */
+static int plan_within_room(const problem *pr, int64_t top_k, int64_t have, index_run *run)
+{
+    const plan *pl = &run->c.pl;
+    plan_index(pr, top_k, 1, run);
+    if (have < index_bytes(pl, 1))
+        plan_index(pr, top_k, 0, run);
+    if (have < index_bytes(pl, 1))
+        return 0;
+    return (int)min64(pl->workers, (have - index_bytes(pl, 0)) / pl->slot_bytes);
 }
 
 /* with_rows makes *pr a problem with this number of rows, which may take another kernel set. */
@@ -16858,7 +16910,7 @@ OWN_FRAME static int64_t size_of_index(const attn_params *p, int64_t top_k, prob
     index_run run;
     for (rows = min64(all, 1); rows <= all; rows = rows < few ? rows + 1 : max64(all, rows + 1)) {
         with_rows(p, pr, rows);
-        plan_index(pr, top_k, &run);
+        plan_index(pr, top_k, 1, &run);
         most = max64(most, index_bytes(&run.c.pl, run.c.pl.workers));
     }
     return most;
@@ -16869,14 +16921,45 @@ OWN_FRAME static int64_t size_of_index(const attn_params *p, int64_t top_k, prob
 /* An index_item is what an item works on. */
 typedef struct index_item {
     const index_run *run;
+    sequence s;
+    int64_t head;        /* It is that of the keys. */
+    int64_t first, rows; /* They are the first row, and how many there are. */
+    shortlist *lists;    /* lists is [rows]. */
     tile **tiles;
     int count;
-    float *weights;   /* [count][rows of a tile] */
-    float *sums;      /* [rows][keys of a tile] */
-    shortlist *lists; /* [rows] */
-    int64_t first;    /* first is the number of the first row. */
-    int64_t rows;
+    float *weights; /* weights is [count][rows of a tile], */
+    float *sums;    /* and sums is [rows][keys of a tile]. */
 } index_item;
+
+/* item_at tells what rows part `part` of block `index` of rows is about, and where its lists are: those
+ * of parts are shared. */
+static index_item item_at(const call *c, char *slot, int64_t index, int64_t part)
+{
+    const index_run *run = (const index_run *)(const void *)c;
+    const int64_t pair = index / run->blocks, heads = c->pr.p.num_heads_kv;
+    char *const shared = (char *)c->shared + (index * run->parts + part) * run->lists_bytes;
+    index_item it = { run, sequence_of(&c->pr.p, pair / heads), pair % heads, .count = 0 };
+    it.first = index % run->blocks * run->rows;
+    it.rows = max64(0, min64(run->rows, it.s.q_len - it.first));
+    it.lists = (shortlist *)(void *)(run->parts > 1 ? shared : slot + run->lists);
+    it.tiles = (tile **)(void *)(slot + run->tiles);
+    it.weights = (float *)(void *)(slot + run->weights);
+    it.sums = (float *)(void *)(slot + run->sums);
+    return it;
+}
+
+static void empty_lists(const index_item *it)
+{
+    const index_run *run = it->run;
+    char *const base = (char *)it->lists;
+    int64_t row;
+    for (row = 0; row < it->rows; row++) {
+        const int64_t at = row * 2 * run->kept;
+        it->lists[row] =
+            (shortlist){ (uint32_t *)(void *)(base + run->orders) + at,
+                         (int32_t *)(void *)(base + run->keys) + at, 0, run->kept, NEG_INF };
+    }
+}
 
 /* set_weights sets the weights of the lanes of row tile g, and 0 for unused ones. */
 static void set_weights(const index_item *it, int g)
@@ -16895,38 +16978,22 @@ static void set_weights(const index_item *it, int g)
     }
 }
 
-/* open_index opens the row tiles of item `index` and its empty lists. */
-static index_item open_index(const call *c, char *slot, int64_t index)
+/* open_tiles opens the row tiles of an item. */
+static void open_tiles(index_item *it, char *slot)
 {
-    const index_run *run = (const index_run *)(const void *)c;
-    const int64_t pair = index / run->blocks, heads = c->pr.p.num_heads_kv, group = c->pr.group;
-    const sequence s = sequence_of(&c->pr.p, pair / heads);
-    index_item it = { run, (tile **)(void *)(slot + run->tiles), .count = 0 };
-    row_choice choice = { pair % heads * group, group, .list = NULL };
-    int64_t row;
+    const call *c = &it->run->c;
+    const int64_t group = c->pr.group;
+    row_choice choice = { it->head * group, group, .count = it->first + it->rows };
     int g;
-    it.weights = (float *)(void *)(slot + run->weights);
-    it.sums = (float *)(void *)(slot + run->sums);
-    it.lists = (shortlist *)(void *)(slot + run->lists);
-    it.first = index % run->blocks * run->rows;
-    it.rows = max64(0, min64(run->rows, s.q_len - it.first));
-    choice.count = it.first + it.rows;
     for (g = 0; g < c->pl.item_tiles; g++) {
         tile *t = open_tile(c, slot, g);
-        t->s = s;
-        t->kv_head = pair % heads;
-        choice.first = it.first * group + (int64_t)g * c->pl.rows;
-        it.tiles[it.count] = t;
+        t->s = it->s;
+        t->kv_head = it->head;
+        choice.first = it->first * group + (int64_t)g * c->pl.rows;
+        it->tiles[it->count] = t;
         if (set_rows(t, &choice))
-            set_weights(&it, it.count++);
+            set_weights(it, it->count++);
     }
-    for (row = 0; row < it.rows; row++) {
-        const int64_t at = row * 2 * run->kept;
-        it.lists[row] =
-            (shortlist){ (uint32_t *)(void *)(slot + run->orders) + at,
-                         (int32_t *)(void *)(slot + run->keys) + at, 0, run->kept, NEG_INF };
-    }
-    return it;
 }
 
 /* weigh_terms makes terms of the products of n keys: weight * max(product, least). NaN stays. */
@@ -17007,9 +17074,8 @@ static void index_keys(const index_item *it, int64_t j0, int n)
 static void write_list(const index_item *it, int64_t row)
 {
     const attn_indexer *x = &it->run->x;
-    const tile *t = it->tiles[0];
     const int64_t at =
-        t->s.b * x->stride_batch + t->kv_head * x->stride_head + (it->first + row) * x->stride_seq;
+        it->s.b * x->stride_batch + it->head * x->stride_head + (it->first + row) * x->stride_seq;
     shortlist *list = &it->lists[row];
     int64_t k;
     if (list->count > list->kept)
@@ -17022,66 +17088,100 @@ static void write_list(const index_item *it, int64_t row)
     }
 }
 
-static void index_item_of(const call *c, char *slot, int64_t index)
+static void search_item(const call *c, char *slot, int64_t index)
 {
-    const index_item it = open_index(c, slot, index);
-    int64_t j = 0, hi = 0, end, row;
+    const int64_t parts = ((const index_run *)(const void *)c)->parts, part = index % parts;
+    index_item it = item_at(c, slot, index / parts, part);
+    int64_t j = 0, hi = 0, end, row, keys;
+    empty_lists(&it);
+    open_tiles(&it, slot);
     if (it.count)
         find_span(it.tiles, it.count, &j, &hi);
+    keys = hi - j;
+    hi = j + keys * (part + 1) / parts;
+    j += keys * part / parts;
     for (; j < hi && (j = next_key(it.tiles, it.count, j, hi)) < hi; j = end) {
         end = min64(hi, (j / c->pl.keys + 1) * c->pl.keys);
         index_keys(&it, j, (int)(end - j));
+    }
+    for (row = 0; row < it.rows && parts == 1; row++)
+        write_list(&it, row);
+}
+
+/* join_item joins the lists of the parts of a block of rows. */
+static void join_item(const call *c, char *slot, int64_t index)
+{
+    const index_item it = item_at(c, slot, index, 0);
+    int64_t part, row;
+    for (part = 1; part < it.run->parts; part++) {
+        const index_item later = item_at(c, slot, index, part);
+        for (row = 0; row < it.rows; row++)
+            join_lists(&it.lists[row], &later.lists[row]);
     }
     for (row = 0; row < it.rows; row++)
         write_list(&it, row);
 }
 
-/* ---- public functions */
-
-/* check_index checks everything that can be wrong before a run. */
-OWN_FRAME static attn_status check_index_call(const attn_params *p, const attn_indexer *x,
-                                              const void *workspace, size_t bytes, problem *pr,
-                                              attn_indexer *resolved, int *workers, text *why)
+static attn_status run_index(index_run *run)
 {
-    const int64_t have = bytes_given(workspace, bytes);
-    index_run run;
-    area a;
-    int64_t least;
-    attn_status status = validate_index(p, x, 1, pr, resolved, why);
-    if (status || is_empty(p))
-        return status;
-    plan_index(pr, x->top_k, &run);
-    least = index_bytes(&run.c.pl, 1);
-    if (least >= ADDRESS_LIMIT)
-        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
-    if (have < least)
-        return too_small(why, have, least, "attn_index_workspace_size");
-    *workers = (int)min64(run.c.pl.workers, (have - INDEX_BYTES) / run.c.pl.slot_bytes);
-    a = area_of_bytes("the workspace", workspace, index_bytes(&run.c.pl, *workers));
-    return check_index_apart(&pr->p, resolved, &a, why);
+    const int64_t blocks = run->c.pl.items;
+    const attn_status status = run_items(&run->c, blocks * run->parts, search_item);
+    return status || run->parts == 1 ? status : run_items(&run->c, blocks, join_item);
 }
 
-/* start_index opens the run in its workspace, NULL where there is nothing to do. */
+/* ---- public functions */
+
+/* A checked_index is a call that has passed its checks. */
+typedef struct checked_index {
+    problem pr;
+    attn_indexer x;
+    int64_t have; /* bytes of the workspace */
+} checked_index;
+
+/* check_index_call checks everything that can be wrong before a run. */
+OWN_FRAME static attn_status check_index_call(const attn_params *p, const attn_indexer *x,
+                                              const void *workspace, size_t bytes, checked_index *c,
+                                              text *why)
+{
+    index_run run;
+    int workers;
+    area a;
+    attn_status status = validate_index(p, x, 1, &c->pr, &c->x, why);
+    if (status || is_empty(p))
+        return status;
+    c->have = bytes_given(workspace, bytes);
+    workers = plan_within_room(&c->pr, x->top_k, c->have, &run);
+    if (index_bytes(&run.c.pl, 1) >= ADDRESS_LIMIT)
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    if (!workers)
+        return too_small(why, c->have, index_bytes(&run.c.pl, 1), "attn_index_workspace_size");
+    a = area_of_bytes("the workspace", workspace, index_bytes(&run.c.pl, workers));
+    return check_index_apart(&c->pr.p, &c->x, &a, why);
+}
+
+/* open_index sets up the run in its workspace. */
+static index_run *open_index(const checked_index *c, void *workspace)
+{
+    index_run *run = (index_run *)(void *)align_memory(workspace);
+    char *const base = (char *)run + aligned((int64_t)sizeof *run);
+    run->x = c->x;
+    run->c.slot_count = plan_within_room(&c->pr, c->x.top_k, c->have, run);
+    run->c.pr = c->pr;
+    run->c.pr.factor = c->pr.p.scale; /* Scores are not logits to base 2. */
+    run->c.shared = (float *)(void *)base;
+    run->c.slots = base + run->c.pl.shared_bytes;
+    return run;
+}
+
+/* start_index opens the run, NULL where there is nothing to do. */
 OWN_FRAME static attn_status start_index(const attn_params *p, const attn_indexer *x,
                                          void *workspace, size_t bytes, index_run **opened)
 {
     text why = text_in(NULL, 0);
-    problem pr;
-    attn_indexer resolved;
-    int workers;
-    const attn_status status =
-        check_index_call(p, x, workspace, bytes, &pr, &resolved, &workers, &why);
-    *opened = NULL;
-    if (status || is_empty(p))
-        return status;
-    *opened = (index_run *)(void *)align_memory(workspace);
-    plan_index(&pr, x->top_k, *opened);
-    (*opened)->c.pr = pr;
-    (*opened)->c.pr.factor = pr.p.scale; /* Scores are not logits to base 2. */
-    (*opened)->c.slot_count = workers;
-    (*opened)->c.slots = (char *)*opened + aligned((int64_t)sizeof **opened);
-    (*opened)->x = resolved;
-    return ATTN_OK;
+    checked_index c;
+    const attn_status status = check_index_call(p, x, workspace, bytes, &c, &why);
+    *opened = status || is_empty(p) ? NULL : open_index(&c, workspace);
+    return status;
 }
 
 ATTN_API attn_status attn_index(const attn_params *p, const attn_indexer *x, void *workspace,
@@ -17089,7 +17189,7 @@ ATTN_API attn_status attn_index(const attn_params *p, const attn_indexer *x, voi
 {
     index_run *run;
     const attn_status status = start_index(p, x, workspace, workspace_bytes, &run);
-    return status || !run ? status : run_items(&run->c, run->c.pl.items, index_item_of);
+    return status || !run ? status : run_index(run);
 }
 
 OWN_FRAME ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *x,
@@ -17097,12 +17197,8 @@ OWN_FRAME ATTN_API const char *attn_index_check(const attn_params *p, const attn
                                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    problem pr;
-    attn_indexer resolved;
-    int workers;
-    return verdict(
-        check_index_call(p, x, workspace, workspace_bytes, &pr, &resolved, &workers, &why), buffer,
-        &why);
+    checked_index c;
+    return verdict(check_index_call(p, x, workspace, workspace_bytes, &c, &why), buffer, &why);
 }
 
 OWN_FRAME ATTN_API attn_status attn_index_workspace_size(const attn_params *p,

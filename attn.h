@@ -1893,8 +1893,8 @@ ATTN_API attn_status attn_index_workspace_size(const attn_params *p, const attn_
  * and rows of a sequence count from 0 with cu_seqlens_q. Scores are canonical (docs/canon.md), so the lists
  * are the same for any number of workers, tiles, pages, batch, chunks of a prompt and kernel set.
  *
- * The time is that of Q K^T. Memory beyond the lists is 16 bytes for each entry of a list of the rows
- * that workers have at hand. Workers divide rows. It refuses by its name each field that changes a
+ * The time is that of Q K^T. Memory beyond the lists is 16 bytes for each entry of the lists that workers
+ * have at hand. Workers divide rows, and keys where rows are few. It refuses by its name each field that changes a
  * softmax or its output: v, o, lse, stats, bias, ALiBi, softcap, score, sinks, dropout, insight and others.
  * Devices and parts of a call are not built. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW,
  * ATTN_ERR_UNSUPPORTED, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for failed. */

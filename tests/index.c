@@ -376,6 +376,26 @@ static void check_ties(int round)
         CHECK(same_lists(&p, &x, &y), "pages");
 }
 
+/* Keys of few rows are divided among workers. */
+static int divided;
+
+static void check_divided(int round)
+{
+    static const int64_t tops[] = { 1, 64, 500, 2048, 3000 };
+    pool workers = pool_of((int)rng_int(2, 9), POOL_SHUFFLED, round % 2);
+    const int64_t rows = rng_int(1, 3), keys = rng_int(4096, 9000);
+    test_problem t = make_tied(rows, keys, 1 + round % 3, 1);
+    attn_params p = index_params(&t.p), other = p;
+    attn_indexer x = make_indexer(&p, tops[round % 5]), y = x;
+    new_lists(&p, &y);
+    vary(&other, &workers);
+    if (!run_index(&p, &x) || !run_within(&other, &y, round % 4 == 3 ? 0 : 100))
+        return;
+    divided += workers.loops == 2;
+    CHECK(same_lists(&p, &x, &y), "keys divided among workers");
+    compare_lists(&p, &x);
+}
+
 /* Rows of a prefill are those of steps. */
 static void check_steps(int round)
 {
@@ -703,6 +723,7 @@ static const struct {
     { "untouched", check_untouched, 20 },
     { "ways", check_ways, 80 },
     { "ties", check_ties, 24 },
+    { "divided", check_divided, 15 },
     { "steps", check_steps, 3 },
     { "sizes", check_sizes, 4 },
     { "attention", check_attention, 40 },
@@ -718,4 +739,5 @@ TEST_GROUP(index, RUN_EACH_SET, "attn_index: lists and scores of keys against a 
         for (int round = 0; round < checks[n].rounds; round++)
             if (begin_case("%s, %d", checks[n].name, round))
                 checks[n].run(round);
+    CHECK(divided > 0 || T.only_case >= 0, "no keys were divided among workers");
 }

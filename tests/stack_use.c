@@ -55,6 +55,23 @@ static void run_insight(void)
     params = plain;
 }
 
+static void run_index(void)
+{
+    static attn_params s;
+    attn_indexer x = { 0 };
+    s = params;
+    s.head_dim_v = 0;
+    memset(&s.v, 0, sizeof s.v);
+    memset(&s.o, 0, sizeof s.o);
+    memset(&s.lse, 0, sizeof s.lse);
+    memset(&s.stats, 0, sizeof s.stats);
+    x.top_k = 2;
+    x.keys = (int32_t *)(void *)everything[DQ];
+    x.scores = everything[DK];
+    if (attn_index(&s, &x, workspace, workspace_bytes) != ATTN_OK)
+        abort();
+}
+
 static void run_check(void)
 {
     static attn_params wrong;
@@ -378,12 +395,12 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
         size_t more; /* than the limit: these call the others */
-    } calls[] = { { "attn_forward", run_forward, 0 },     { "attn_check", run_check, 0 },
-                  { "insight", run_insight, 0 },          { "attn_explain", run_explain, 0 },
-                  { "attn_state_finish", run_states, 0 }, { "attn_rope_apply", run_rope, 0 },
-                  { "attn_cache", run_cache, 0 },         { "attn_backward", run_backward, 0 },
-                  { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 512 },
-                  { "attn_ring", run_ring, 2048 } };
+    } calls[] = { { "attn_forward", run_forward, 0 },   { "attn_check", run_check, 0 },
+                  { "insight", run_insight, 0 },        { "attn_index", run_index, 0 },
+                  { "attn_explain", run_explain, 0 },   { "attn_state_finish", run_states, 0 },
+                  { "attn_rope_apply", run_rope, 0 },   { "attn_cache", run_cache, 0 },
+                  { "attn_backward", run_backward, 0 }, { "attn_resume", run_resume, 1536 },
+                  { "attn_dilated", run_dilated, 512 }, { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;
