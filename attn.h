@@ -407,11 +407,11 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
- * sparse attention does. Where lists are short and nothing else asks about single keys (another mask than
- * causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent, part, cu_seqlens_q, fast),
- * rows read only listed keys, and their time grows with the list and not with seq_len_kv. attn_explain tells.
- * Keys are then not divided among workers. Devices take no lists. For whole blocks of keys p.block_mask is
- * faster.
+ * sparse attention does; attn_index finds them. Where lists are short and nothing else asks about single
+ * keys (another mask than causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent,
+ * part, cu_seqlens_q, fast), rows read only listed keys, and their time grows with the list and not with
+ * seq_len_kv. attn_explain tells. Keys are then not divided among workers. Devices take no lists. For
+ * whole blocks of keys p.block_mask is faster.
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
@@ -1894,9 +1894,9 @@ ATTN_API attn_status attn_index_workspace_size(const attn_params *p, const attn_
  * are the same for any number of workers, tiles, pages, batch, chunks of a prompt and kernel set.
  *
  * The time is that of Q K^T. Memory beyond the lists is 16 bytes for each entry of the lists that workers
- * have at hand. Workers divide rows, and keys where rows are few. It refuses by its name each field that changes a
- * softmax or its output: v, o, lse, stats, bias, ALiBi, softcap, score, sinks, dropout, insight and others.
- * Devices and parts of a call are not built. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW,
+ * have at hand. Workers divide rows, and keys where rows are few. Each field that changes a softmax or its
+ * output is refused by its name: v, o, lse, stats, bias, ALiBi, softcap, score, sinks, dropout, insight and
+ * others. Devices and parts of a call are not built. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW,
  * ATTN_ERR_UNSUPPORTED, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for failed. */
 ATTN_API attn_status attn_index(const attn_params *p, const attn_indexer *x, void *workspace,
                                 size_t workspace_bytes);

@@ -126,7 +126,6 @@ OWN_FRAME static attn_status validate_index(const attn_params *p, const attn_ind
                                             int need_data, problem *pr, attn_indexer *resolved,
                                             text *why)
 {
-    attn_params asked;
     call_axes axes;
     attn_status status;
     if (!p || !x)
@@ -135,9 +134,9 @@ OWN_FRAME static attn_status validate_index(const attn_params *p, const attn_ind
     status = status ? status : check_indexer(x, why);
     if (status)
         return status;
-    asked = *p;
-    asked.lse.data = (void *)(uintptr_t)&not_read;
-    status = validate(&asked, pr, need_data, why);
+    pr->p = *p;
+    pr->p.lse.data = (void *)(uintptr_t)&not_read;
+    status = validate(&pr->p, pr, need_data, why);
     if (status)
         return status;
     if (p->seq_len_kv > INT32_MAX)
@@ -169,16 +168,20 @@ OWN_FRAME static attn_status check_index_apart(const attn_params *p, const attn_
 
 /* ---- the plan */
 
-/* An index_run lies at the start of the workspace. */
-typedef struct index_run {
-    call c;
-    attn_indexer x;
+typedef struct index_layout {
     int64_t rows;                        /* query rows of an item */
     int64_t blocks;                      /* these counted for a key head */
     int64_t parts;                       /* parts of the keys, each with items of its own */
     int64_t kept;                        /* candidates that stay of a row */
     int64_t tiles, weights, sums, lists; /* These are offsets into a slot, */
     int64_t orders, keys, lists_bytes;   /* and these into the lists of an item. */
+} index_layout;
+
+/* An index_run lies at the start of the workspace. */
+typedef struct index_run {
+    call c;
+    attn_indexer x;
+    index_layout lay;
 } index_run;
 
 #define CANDIDATE_BYTES ((int64_t)(sizeof(uint32_t) + sizeof(int32_t)))
@@ -186,12 +189,12 @@ typedef struct index_run {
 
 /* rows_at_once gives the rows of an item. They fill a row tile, and more of them as long as candidates stay
  * in the L2 cache and each worker has some items. */
-static int64_t rows_at_once(const problem *pr, const plan *pl, int64_t kept)
+static int64_t rows_at_once(const problem *pr, const plan *pl, int64_t top_k)
 {
     const attn_params *p = &pr->p;
     const int64_t all = times(times(p->batch, p->num_heads_kv), pr->max_q_len);
     const int64_t share = ceil_div(all, (int64_t)SPLIT_ITEMS * p->num_workers);
-    const int64_t room = pl->tuning.item_bytes / times(2 * kept, CANDIDATE_BYTES);
+    const int64_t room = pl->tuning.item_bytes / times(2 * top_k, CANDIDATE_BYTES);
     const int64_t most = min64(pl->tuning.item_rows / pr->group, min64(room, share));
     return max64(1, min64(pr->max_q_len, max64(most, pl->rows / pr->group)));
 }
@@ -200,55 +203,53 @@ static int64_t rows_at_once(const problem *pr, const plan *pl, int64_t kept)
 #define PART_KEYS_LEAST 2048
 
 /* plan_parts divides keys where items alone leave workers idle. Shorter calls find the memory, too. */
-static void plan_parts(const problem *pr, index_run *run)
+static void plan_parts(const problem *pr, plan *pl, index_layout *lay)
 {
-    plan *pl = &run->c.pl;
     const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
-    const int64_t most = pr->max_kv_len / max64(PART_KEYS_LEAST, run->kept);
+    const int64_t most = pr->max_kv_len / max64(PART_KEYS_LEAST, lay->kept);
     if (pr->p.num_workers == 1 || pl->items == 0 || min64(wanted / pl->items, most) < 2)
         return;
-    run->parts = min64(wanted / pl->items, most);
-    pl->shared_bytes = times(wanted, run->lists_bytes);
+    lay->parts = min64(wanted / pl->items, most);
+    pl->shared_bytes = times(wanted, lay->lists_bytes);
 }
 
-static void place_lists(index_run *run)
+static void place_lists(index_layout *lay)
 {
-    const int64_t entries = times(run->rows, 2 * run->kept);
+    const int64_t entries = times(lay->rows, 2 * lay->kept);
     int64_t at = 0;
-    place(&at, run->rows, sizeof(shortlist));
-    run->orders = place(&at, entries, sizeof(uint32_t));
-    run->keys = place(&at, entries, sizeof(int32_t));
-    run->lists_bytes = at;
+    place(&at, lay->rows, sizeof(shortlist));
+    lay->orders = place(&at, entries, sizeof(uint32_t));
+    lay->keys = place(&at, entries, sizeof(int32_t));
+    lay->lists_bytes = at;
 }
 
-/* plan_index sets all but x and what a workspace gives. `divides` allows parts of keys. */
-static void plan_index(const problem *pr, int64_t top_k, int divides, index_run *run)
+/* plan_index plans a call; `divides` allows parts of keys. */
+static void plan_index(const problem *pr, int64_t top_k, int divides, plan *pl, index_layout *lay)
 {
-    plan *pl = &run->c.pl;
     int64_t at;
     memset(pl, 0, sizeof *pl);
     begin_plan(pr, pl, 0);
     plan_masks(&pr->p, pl);
     pl->pitch[VALUES] = 0;
     pl->keys = pr->p.tile_keys;
-    run->kept = max64(1, min64(top_k, pr->max_kv_len));
-    run->rows = rows_at_once(pr, pl, run->kept);
-    run->blocks = ceil_div(pr->max_q_len, run->rows);
-    run->parts = 1;
-    pl->item_tiles = (int)min64(ceil_div(times(run->rows, pr->group), pl->rows), INT32_MAX);
-    pl->items = times(times(pr->p.batch, pr->p.num_heads_kv), run->blocks);
+    lay->kept = max64(1, min64(top_k, pr->max_kv_len));
+    lay->rows = rows_at_once(pr, pl, top_k);
+    lay->blocks = ceil_div(pr->max_q_len, lay->rows);
+    lay->parts = 1;
+    pl->item_tiles = (int)min64(ceil_div(times(lay->rows, pr->group), pl->rows), INT32_MAX);
+    pl->items = times(times(pr->p.batch, pr->p.num_heads_kv), lay->blocks);
     plan_row_tile(pr, pl);
     plan_slot(pr, pl);
-    place_lists(run);
+    place_lists(lay);
     if (divides)
-        plan_parts(pr, run);
+        plan_parts(pr, pl, lay);
     at = aligned(pl->slot_bytes);
-    run->tiles = place(&at, pl->item_tiles, sizeof(tile *));
-    run->weights = place(&at, times(pl->item_tiles, pl->rows), sizeof(float));
-    run->sums = place(&at, times(run->rows, pl->keys), sizeof(float));
-    run->lists = place(&at, run->lists_bytes, 1);
+    lay->tiles = place(&at, pl->item_tiles, sizeof(tile *));
+    lay->weights = place(&at, times(pl->item_tiles, pl->rows), sizeof(float));
+    lay->sums = place(&at, times(lay->rows, pl->keys), sizeof(float));
+    lay->lists = place(&at, lay->lists_bytes, 1);
     pl->slot_bytes = at;
-    pl->workers = (int)max64(1, min64(pr->p.num_workers, times(pl->items, run->parts)));
+    pl->workers = (int)max64(1, min64(pr->p.num_workers, times(pl->items, lay->parts)));
 }
 
 static int64_t index_bytes(const plan *pl, int64_t workers)
@@ -257,12 +258,12 @@ static int64_t index_bytes(const plan *pl, int64_t workers)
 }
 
 /* plan_within_room divides keys only if the memory is there, and returns how many workers run in it. */
-static int plan_within_room(const problem *pr, int64_t top_k, int64_t have, index_run *run)
+static int plan_within_room(const problem *pr, int64_t top_k, int64_t have, plan *pl,
+                            index_layout *lay)
 {
-    const plan *pl = &run->c.pl;
-    plan_index(pr, top_k, 1, run);
+    plan_index(pr, top_k, 1, pl, lay);
     if (have < index_bytes(pl, 1))
-        plan_index(pr, top_k, 0, run);
+        plan_index(pr, top_k, 0, pl, lay);
     if (have < index_bytes(pl, 1))
         return 0;
     return (int)min64(pl->workers, (have - index_bytes(pl, 0)) / pl->slot_bytes);
@@ -283,11 +284,12 @@ OWN_FRAME static int64_t size_of_index(const attn_params *p, int64_t top_k, prob
 {
     const int64_t all = pr->max_q_len, few = min64(all, ATTN_KERNEL_MAX_ROWS / pr->group);
     int64_t most = 0, rows;
-    index_run run;
+    index_layout lay;
+    plan pl;
     for (rows = min64(all, 1); rows <= all; rows = rows < few ? rows + 1 : max64(all, rows + 1)) {
         with_rows(p, pr, rows);
-        plan_index(pr, top_k, 1, &run);
-        most = max64(most, index_bytes(&run.c.pl, run.c.pl.workers));
+        plan_index(pr, top_k, 1, &pl, &lay);
+        most = max64(most, index_bytes(&pl, pl.workers));
     }
     return most;
 }
@@ -312,15 +314,15 @@ typedef struct index_item {
 static index_item item_at(const call *c, char *slot, int64_t index, int64_t part)
 {
     const index_run *run = (const index_run *)(const void *)c;
-    const int64_t pair = index / run->blocks, heads = c->pr.p.num_heads_kv;
-    char *const shared = (char *)c->shared + (index * run->parts + part) * run->lists_bytes;
+    const int64_t pair = index / run->lay.blocks, heads = c->pr.p.num_heads_kv;
+    char *const shared = (char *)c->shared + (index * run->lay.parts + part) * run->lay.lists_bytes;
     index_item it = { run, sequence_of(&c->pr.p, pair / heads), pair % heads, .count = 0 };
-    it.first = index % run->blocks * run->rows;
-    it.rows = max64(0, min64(run->rows, it.s.q_len - it.first));
-    it.lists = (shortlist *)(void *)(run->parts > 1 ? shared : slot + run->lists);
-    it.tiles = (tile **)(void *)(slot + run->tiles);
-    it.weights = (float *)(void *)(slot + run->weights);
-    it.sums = (float *)(void *)(slot + run->sums);
+    it.first = index % run->lay.blocks * run->lay.rows;
+    it.rows = max64(0, min64(run->lay.rows, it.s.q_len - it.first));
+    it.lists = (shortlist *)(void *)(run->lay.parts > 1 ? shared : slot + run->lay.lists);
+    it.tiles = (tile **)(void *)(slot + run->lay.tiles);
+    it.weights = (float *)(void *)(slot + run->lay.weights);
+    it.sums = (float *)(void *)(slot + run->lay.sums);
     return it;
 }
 
@@ -330,10 +332,10 @@ static void empty_lists(const index_item *it)
     char *const base = (char *)it->lists;
     int64_t row;
     for (row = 0; row < it->rows; row++) {
-        const int64_t at = row * 2 * run->kept;
-        it->lists[row] =
-            (shortlist){ (uint32_t *)(void *)(base + run->orders) + at,
-                         (int32_t *)(void *)(base + run->keys) + at, 0, run->kept, NEG_INF };
+        const int64_t at = row * 2 * run->lay.kept;
+        it->lists[row] = (shortlist){ (uint32_t *)(void *)(base + run->lay.orders) + at,
+                                      (int32_t *)(void *)(base + run->lay.keys) + at, 0,
+                                      run->lay.kept, NEG_INF };
     }
 }
 
@@ -466,7 +468,7 @@ static void write_list(const index_item *it, int64_t row)
 
 static void search_item(const call *c, char *slot, int64_t index)
 {
-    const int64_t parts = ((const index_run *)(const void *)c)->parts, part = index % parts;
+    const int64_t parts = ((const index_run *)(const void *)c)->lay.parts, part = index % parts;
     index_item it = item_at(c, slot, index / parts, part);
     int64_t j = 0, hi = 0, end, row, keys;
     empty_lists(&it);
@@ -489,7 +491,7 @@ static void join_item(const call *c, char *slot, int64_t index)
 {
     const index_item it = item_at(c, slot, index, 0);
     int64_t part, row;
-    for (part = 1; part < it.run->parts; part++) {
+    for (part = 1; part < it.run->lay.parts; part++) {
         const index_item later = item_at(c, slot, index, part);
         for (row = 0; row < it.rows; row++)
             join_lists(&it.lists[row], &later.lists[row]);
@@ -501,8 +503,8 @@ static void join_item(const call *c, char *slot, int64_t index)
 static attn_status run_index(index_run *run)
 {
     const int64_t blocks = run->c.pl.items;
-    const attn_status status = run_items(&run->c, blocks * run->parts, search_item);
-    return status || run->parts == 1 ? status : run_items(&run->c, blocks, join_item);
+    const attn_status status = run_items(&run->c, blocks * run->lay.parts, search_item);
+    return status || run->lay.parts == 1 ? status : run_items(&run->c, blocks, join_item);
 }
 
 /* ---- public functions */
@@ -519,19 +521,20 @@ OWN_FRAME static attn_status check_index_call(const attn_params *p, const attn_i
                                               const void *workspace, size_t bytes, checked_index *c,
                                               text *why)
 {
-    index_run run;
+    index_layout lay;
+    plan pl;
     int workers;
     area a;
     attn_status status = validate_index(p, x, 1, &c->pr, &c->x, why);
     if (status || is_empty(p))
         return status;
     c->have = bytes_given(workspace, bytes);
-    workers = plan_within_room(&c->pr, x->top_k, c->have, &run);
-    if (index_bytes(&run.c.pl, 1) >= ADDRESS_LIMIT)
+    workers = plan_within_room(&c->pr, x->top_k, c->have, &pl, &lay);
+    if (index_bytes(&pl, 1) >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
     if (!workers)
-        return too_small(why, c->have, index_bytes(&run.c.pl, 1), "attn_index_workspace_size");
-    a = area_of_bytes("the workspace", workspace, index_bytes(&run.c.pl, workers));
+        return too_small(why, c->have, index_bytes(&pl, 1), "attn_index_workspace_size");
+    a = area_of_bytes("the workspace", workspace, index_bytes(&pl, workers));
     return check_index_apart(&c->pr.p, &c->x, &a, why);
 }
 
@@ -541,7 +544,7 @@ static index_run *open_index(const checked_index *c, void *workspace)
     index_run *run = (index_run *)(void *)align_memory(workspace);
     char *const base = (char *)run + aligned((int64_t)sizeof *run);
     run->x = c->x;
-    run->c.slot_count = plan_within_room(&c->pr, c->x.top_k, c->have, run);
+    run->c.slot_count = plan_within_room(&c->pr, c->x.top_k, c->have, &run->c.pl, &run->lay);
     run->c.pr = c->pr;
     run->c.pr.factor = c->pr.p.scale; /* Scores are not logits to base 2. */
     run->c.shared = (float *)(void *)base;
