@@ -16826,15 +16826,21 @@ static int64_t rows_at_once(const problem *pr, const plan *pl, int64_t top_k)
 /* A part has at least this number of keys, and as many as a list keeps. */
 #define PART_KEYS_LEAST 2048
 
+/* most_parts counts the parts that keys allow. */
+static int64_t most_parts(const problem *pr, const index_layout *lay)
+{
+    return max64(1, pr->max_kv_len / max64(PART_KEYS_LEAST, lay->kept));
+}
+
 /* plan_parts divides keys where items alone leave workers idle. Shorter calls find the memory, too. */
 static void plan_parts(const problem *pr, plan *pl, index_layout *lay)
 {
     const int64_t wanted = (int64_t)SPLIT_ITEMS * pr->p.num_workers;
-    const int64_t most = pr->max_kv_len / max64(PART_KEYS_LEAST, lay->kept);
-    if (pr->p.num_workers == 1 || pl->items == 0 || min64(wanted / pl->items, most) < 2)
+    if (pr->p.num_workers == 1 || pl->items == 0)
         return;
-    lay->parts = min64(wanted / pl->items, most);
-    pl->shared_bytes = times(wanted, lay->lists_bytes);
+    lay->parts = max64(1, min64(wanted / pl->items, most_parts(pr, lay)));
+    if (lay->parts > 1)
+        pl->shared_bytes = times(wanted, lay->lists_bytes);
 }
 
 static void place_lists(index_layout *lay)
@@ -16903,17 +16909,20 @@ static void with_rows(const attn_params *asked, problem *pr, int64_t rows)
 }
 
 /* size_of_index gives the bytes for all workers of a call and of shorter ones. Those of few rows take
- * other kernel sets. */
+ * other kernel sets, and may have more items. */
 OWN_FRAME static int64_t size_of_index(const attn_params *p, int64_t top_k, problem *pr)
 {
     const int64_t all = pr->max_q_len, few = min64(all, ATTN_KERNEL_MAX_ROWS / pr->group);
+    const int64_t lists = times(times(pr->p.batch, pr->p.num_heads_kv), all);
     int64_t most = 0, rows;
     index_layout lay;
     plan pl;
     for (rows = min64(all, 1); rows <= all; rows = rows < few ? rows + 1 : max64(all, rows + 1)) {
+        int64_t workers;
         with_rows(p, pr, rows);
         plan_index(pr, top_k, 1, &pl, &lay);
-        most = max64(most, index_bytes(&pl, pl.workers));
+        workers = min64(pr->p.num_workers, max64(1, times(lists, most_parts(pr, &lay))));
+        most = max64(most, index_bytes(&pl, workers));
     }
     return most;
 }

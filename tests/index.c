@@ -432,24 +432,31 @@ static void check_steps(int round)
 /* The size for a call serves calls with fewer rows and keys. */
 static void check_sizes(int round)
 {
-    static const int64_t lengths[] = { 300, 64, 33, 24, 17, 16, 8, 5, 3, 1 };
-    pool workers = pool_of(3, POOL_ASCENDING, 0);
-    test_problem t = make_tied(300, 700, round % 2 == 0 ? 1 : 6, 1);
-    attn_params p = index_params(&t.p);
-    attn_indexer x = make_indexer(&p, 40 + 500 * (round / 2));
-    size_t most = 0, bytes;
+    pool workers = pool_of((int)rng_int(1, 8), POOL_ASCENDING, 0);
+    attn_indexer x;
+    attn_params p;
+    size_t most = 0, bytes = 0;
     int wrong = 0;
-    p.kernels = NULL;
+    memset(&x, 0, sizeof x);
+    memset(&p, 0, sizeof p);
+    p.batch = rng_int(1, 3);
+    p.num_heads_kv = rng_int(1, 2);
+    p.num_heads_q = p.num_heads_kv * rng_int(1, round % 2 == 0 ? 8 : 80);
+    p.head_dim = rng_int(1, 256);
+    p.k.dtype = (int)rng_int(ATTN_F32, ATTN_F16);
     p.num_workers = workers.workers;
     p.parallel_for = pool_for;
     p.parallel_user = &workers;
-    CHECK(attn_index_workspace_size(&p, &x, &most) == ATTN_OK, "a size");
-    for (int n = 0; n < 10; n++)
-        for (int m = 0; m < 3; m++) {
-            p.seq_len_q = lengths[n];
-            p.seq_len_kv = 700 >> 3 * m;
-            wrong += attn_index_workspace_size(&p, &x, &bytes) != ATTN_OK || bytes > most;
-        }
+    x.top_k = rng_int(1, round % 4 < 2 ? 3000 : 50000);
+    for (int n = 0; n < 200; n++) {
+        const int64_t rows = n % 20 == 0 ? (round % 3 == 0 ? 3000 : 70) : p.seq_len_q;
+        const int64_t keys = n % 20 == 0 ? 40000 : p.seq_len_kv;
+        p.seq_len_q = rng_int(1, rows);
+        p.seq_len_kv = rng_int(1, keys);
+        CHECK(attn_index_workspace_size(&p, &x, &bytes) == ATTN_OK, "a size");
+        wrong += n % 20 != 0 && bytes > most;
+        most = bytes;
+    }
     CHECK(wrong == 0, "%d shorter calls want a larger workspace", wrong);
 }
 
@@ -725,7 +732,7 @@ static const struct {
     { "ties", check_ties, 24 },
     { "divided", check_divided, 15 },
     { "steps", check_steps, 3 },
-    { "sizes", check_sizes, 4 },
+    { "sizes", check_sizes, 40 },
     { "attention", check_attention, 40 },
     { "NaN", check_nan, 8 },
     { "refusals", check_refusals, sizeof refusals / sizeof *refusals },
