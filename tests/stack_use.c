@@ -59,17 +59,25 @@ static void run_index(void)
 {
     static attn_params s;
     attn_indexer x = { 0 };
-    s = params;
-    s.head_dim_v = 0;
-    memset(&s.v, 0, sizeof s.v);
-    memset(&s.o, 0, sizeof s.o);
-    memset(&s.lse, 0, sizeof s.lse);
-    memset(&s.stats, 0, sizeof s.stats);
+    void *room;
+    size_t bytes;
+    s.batch = params.batch;
+    s.num_heads_q = params.num_heads_q;
+    s.num_heads_kv = params.num_heads_kv;
+    s.seq_len_q = params.seq_len_q;
+    s.seq_len_kv = params.seq_len_kv;
+    s.head_dim = params.head_dim;
+    s.q = params.q;
+    s.k = params.k;
+    s.kernels = params.kernels;
+    s.causal = 1;
     x.top_k = 2;
     x.keys = (int32_t *)(void *)everything[DQ];
     x.scores = everything[DK];
-    if (attn_index(&s, &x, workspace, workspace_bytes) != ATTN_OK)
+    if (attn_index_workspace_size(&s, &x, &bytes) != ATTN_OK || (room = malloc(bytes)) == NULL ||
+        attn_index(&s, &x, room, bytes) != ATTN_OK)
         abort();
+    free(room);
 }
 
 static void run_check(void)
