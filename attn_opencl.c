@@ -2047,9 +2047,10 @@ enum taker {
     BY_DILATED = 8,   /* attn_dilated_forward */
     BY_RING = 16,     /* attn_ring_forward */
     BY_FINISH = 32,   /* attn_state_finish */
-    BY_ALL = 63,
-    BY_RANKS = 64,     /* every rank of a ring must have the value, */
-    BY_RANKS_SET = 128 /* or must have set it or not */
+    BY_INDEX = 64,    /* attn_index */
+    BY_ALL = 127,
+    BY_RANKS = 128,    /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 256 /* or must have set it or not */
 };
 
 typedef struct call_field {
@@ -2083,8 +2084,8 @@ typedef struct call_field {
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
-#define SCALES(member, columns)                                                                    \
-    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = BY_PART | BY_FINISH,      \
+#define SCALES(member, columns, by)                                                                \
+    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = by,                       \
     .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
                 AT(member.stride_dim) }
@@ -2102,9 +2103,10 @@ typedef struct call_field {
 enum {
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
     WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
-    ONE_CALL = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
+    ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     MASKS = BY_ALL & ~BY_DILATED
 };
@@ -2122,33 +2124,33 @@ static const call_field call_fields[] = {
     { VALUE(seq_len_q, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(seq_len_kv, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
     { VALUE(head_dim, F_INT64, BY_ALL | BY_RANKS, 1, MOST) },
-    { VALUE(head_dim_v, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { VALUE(head_dim_v, F_INT64, NO_INDEX | BY_RANKS, 0, MOST) },
     { VALUE(scale, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
     { VALUE(integer, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
     { VALUE(fast, F_INT, BY_PART | BY_FINISH, ANY),
       .instead = "its bits are of attn_forward alone" },
     { VALUE(rotated, F_INT, NO_GRADIENTS | BY_RANKS, 0, ATTN_ROTATED_K + ATTN_ROTATED_V),
       .instead = "1 is K, 2 is V, 3 is both" },
-    { VALUE(k_centered, F_INT, NO_GRADIENTS | BY_RANKS, ANY) },
+    { VALUE(k_centered, F_INT, (NO_GRADIENTS & NO_INDEX) | BY_RANKS, ANY) },
 
     /* ---- tensors */
     { LAYOUT },
     { DTYPE(q.dtype, BY_ALL) },
     { ANY_DTYPE(k.dtype, BY_ALL | BY_RANKS) },
     { NOT_PLAIN(k.dtype, NO_GRADIENTS) },
-    { ANY_DTYPE(v.dtype, BY_ALL | BY_RANKS) },
+    { ANY_DTYPE(v.dtype, NO_INDEX | BY_RANKS) },
     { NOT_PLAIN(v.dtype, NO_GRADIENTS) },
     { DTYPE(o.dtype, BY_ALL) },
     { VALUE(lse.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { VALUE(stats.dtype, F_INT, BY_ALL, 0, 0), .instead = "f32" },
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
-    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, BY_ALL) },
-    { SCALES(k_scales, AXIS_DIM) },
-    { SCALES(v_scales, AXIS_DIM_V) },
-    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, BY_ALL), .output = OUTPUT_RESULT },
-    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, BY_ALL), .output = OUTPUT_RESULT },
-    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, BY_ALL), .output = OUTPUT_RESULT,
+    { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, NO_INDEX) },
+    { SCALES(k_scales, AXIS_DIM, BY_PART | BY_FINISH | BY_INDEX) },
+    { SCALES(v_scales, AXIS_DIM_V, BY_PART | BY_FINISH) },
+    { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, NO_INDEX), .output = OUTPUT_RESULT },
+    { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, NO_INDEX), .output = OUTPUT_RESULT },
+    { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, NO_INDEX), .output = OUTPUT_RESULT,
       .instead = "a row takes 2 floats, m and l" },
 
     /* ---- lengths */
@@ -2166,7 +2168,7 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
-    { VALUE(recent.keys, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
     { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
     { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
     { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
@@ -2217,18 +2219,18 @@ static const call_field call_fields[] = {
     { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
 
     /* ---- what changes a logit */
-    { VALUE(softcap, F_FLOAT, BY_ALL | BY_RANKS, ANY) },
+    { VALUE(softcap, F_FLOAT, NO_INDEX | BY_RANKS, ANY) },
     { DTYPE(bias.dtype, BY_ALL) },
-    { PAIRS(bias, F_STORED, BY_ALL | BY_RANKS_SET), .dtype = AT(bias.dtype) },
-    { LIST(alibi_slopes, F_F32, BY_ALL | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
+    { PAIRS(bias, F_STORED, NO_INDEX | BY_RANKS_SET), .dtype = AT(bias.dtype) },
+    { LIST(alibi_slopes, F_F32, NO_INDEX | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, (MASKS & NO_INDEX) | BY_RANKS_SET, ANY) },
     { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
 
     /* ---- softmax */
-    { LIST(sinks, F_F32, BY_ALL | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
-    { VALUE(softmax1, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(dropout_p, F_FLOAT, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { LIST(sinks, F_F32, NO_INDEX | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
+    { VALUE(softmax1, F_INT, NO_INDEX | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, (NO_INDEX & ~BY_DILATED) | BY_RANKS, ANY) },
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
@@ -2259,7 +2261,7 @@ static const call_field call_fields[] = {
     { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
 
     /* ---- how to compute */
-    { VALUE(impl, F_INT, BY_ALL, 0, ATTN_IMPL_AUTO),
+    { VALUE(impl, F_INT, NO_INDEX, 0, ATTN_IMPL_AUTO),
       .instead = "0 is default, 1 is tiled, 2 is naive, 3 is auto" },
     { VALUE(auto_naive_keys, F_INT64, BY_ALL, 0, INT64_MAX) },
     { VALUE(naive_whole, F_INT, BY_ALL, ANY) },
@@ -2267,14 +2269,14 @@ static const call_field call_fields[] = {
     { VALUE(tuning, F_POINTER, BY_ALL, ANY) },
     { VALUE(force_redo, F_INT, BY_ALL, ANY) },
     { VALUE(kernels, F_POINTER, BY_ALL, ANY) },
-    { VALUE(backend, F_POINTER, BY_ALL & ~BY_DILATED, ANY) },
+    { VALUE(backend, F_POINTER, NO_INDEX & ~BY_DILATED, ANY) },
     { VALUE(num_workers, F_INT, BY_ALL, 0, 65536) },
     { VALUE(parallel_for, F_POINTER, BY_ALL, ANY) },
     { VALUE(parallel_user, F_POINTER, BY_ALL, ANY) },
     { VALUE(log, F_POINTER, BY_ALL, ANY) },
     { VALUE(log_user, F_POINTER, BY_ALL, ANY) },
-    { VALUE(part.rows, F_INT, BY_ALL & ~(BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.keys, F_INT, BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.rows, F_INT, NO_INDEX & ~(BY_DILATED | BY_RING), ANY) },
+    { VALUE(part.keys, F_INT, NO_INDEX & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
     { VALUE(part.continued, F_INT, BY_ALL & ~BY_RING, ANY) },
     { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
@@ -4056,13 +4058,13 @@ typedef struct key_numbers {
 } key_numbers;
 
 /* first_listed gives the place of the first number of a list that is j or more; behind the last it is
- * the count. */
+ * the count. What fills a list up is unsigned more than any key. */
 static int64_t first_listed(key_numbers list, int64_t j)
 {
     int64_t lo = 0, hi = list.count;
     while (lo < hi) {
         const int64_t middle = lo + (hi - lo) / 2;
-        if (list.at[middle] < j)
+        if ((uint32_t)list.at[middle] < j)
             lo = middle + 1;
         else
             hi = middle;
@@ -4080,19 +4082,11 @@ static key_numbers whole_list(const attn_params *p, int64_t b, int64_t kv_head, 
     return list;
 }
 
-/* listed_for gives the list for row i. Entries below 0 lie behind it. */
+/* listed_for gives the list for row i without what fills it up. */
 static key_numbers listed_for(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
 {
     key_numbers list = whole_list(p, b, kv_head, i);
-    int64_t lo = 0, hi = list.count;
-    while (lo < hi) {
-        const int64_t middle = lo + (hi - lo) / 2;
-        if (list.at[middle] >= 0)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    list.count = lo;
+    list.count = first_listed(list, (int64_t)1 << 31);
     return list;
 }
 

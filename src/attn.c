@@ -15,6 +15,7 @@
 #include "backward/backward.c"
 #include "resume.c"
 #include "patterns.c"
+#include "index.c"
 #include "dilated/dilated.c"
 #include "ring/ring.c"
 

@@ -12,13 +12,13 @@ typedef struct key_numbers {
 } key_numbers;
 
 /* first_listed gives the place of the first number of a list that is j or more; behind the last it is
- * the count. */
+ * the count. What fills a list up is unsigned more than any key. */
 static int64_t first_listed(key_numbers list, int64_t j)
 {
     int64_t lo = 0, hi = list.count;
     while (lo < hi) {
         const int64_t middle = lo + (hi - lo) / 2;
-        if (list.at[middle] < j)
+        if ((uint32_t)list.at[middle] < j)
             lo = middle + 1;
         else
             hi = middle;
@@ -36,18 +36,10 @@ static key_numbers whole_list(const attn_params *p, int64_t b, int64_t kv_head, 
     return list;
 }
 
-/* listed_for gives the list for row i. Entries below 0 lie behind it. */
+/* listed_for gives the list for row i without what fills it up. */
 static key_numbers listed_for(const attn_params *p, int64_t b, int64_t kv_head, int64_t i)
 {
     key_numbers list = whole_list(p, b, kv_head, i);
-    int64_t lo = 0, hi = list.count;
-    while (lo < hi) {
-        const int64_t middle = lo + (hi - lo) / 2;
-        if (list.at[middle] >= 0)
-            lo = middle + 1;
-        else
-            hi = middle;
-    }
-    list.count = lo;
+    list.count = first_listed(list, (int64_t)1 << 31);
     return list;
 }

@@ -256,6 +256,20 @@ static int64_t next_key(tile *const *tiles, int count, int64_t j, int64_t hi)
     return j;
 }
 
+/* find_span makes keys *lo to *hi-1 those from the first to the last that the ranges leave to any of the
+ * row tiles. */
+static void find_span(tile *const *tiles, int count, int64_t *lo, int64_t *hi)
+{
+    int g;
+    *lo = tiles[0]->lo;
+    *hi = tiles[0]->hi;
+    for (g = 1; g < count; g++)
+        if (tiles[g]->lo < tiles[g]->hi) {
+            *lo = *lo < *hi ? min64(*lo, tiles[g]->lo) : tiles[g]->lo;
+            *hi = max64(*hi, tiles[g]->hi);
+        }
+}
+
 /* gathered_end gives the end of the tile of listed keys that begins at place j: whole blocks. */
 static int64_t gathered_end(const tile *t, int64_t j, int64_t end)
 {
@@ -295,18 +309,14 @@ static void gathered_pass(tile *const *tiles, int count, int values)
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
-    int64_t j = tiles[0]->lo, hi = tiles[0]->hi, next;
+    int64_t j, hi, next;
     int g;
     if (tiles[0]->list.at) {
         gathered_pass(tiles, count, values);
         return;
     }
     tiles[0]->keys->asked = 0;
-    for (g = 1; g < count; g++)
-        if (tiles[g]->lo < tiles[g]->hi) {
-            j = j < hi ? min64(j, tiles[g]->lo) : tiles[g]->lo;
-            hi = max64(hi, tiles[g]->hi);
-        }
+    find_span(tiles, count, &j, &hi);
     j = max64(j, from);
     hi = min64(hi, to);
     next = next_key(tiles, count, j, hi);

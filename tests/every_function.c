@@ -227,6 +227,22 @@ static void patterns(void)
     }
 }
 
+static void indexer(void)
+{
+    attn_params p = causal();
+    attn_indexer by = { 0 };
+    int32_t keys[ROWS];
+    size_t bytes;
+    by.top_k = 1;
+    by.keys = keys;
+    memset(&p.v, 0, sizeof p.v);
+    memset(&p.o, 0, sizeof p.o);
+    memset(&p.lse, 0, sizeof p.lse);
+    OK(attn_index_workspace_size(&p, &by, &bytes));
+    HOLDS(strcmp(attn_index_check(&p, &by, MEMORY, WHY), "ok") == 0);
+    OK(attn_index(&p, &by, workspace, bytes));
+}
+
 static void dilated(void)
 {
     const attn_params p = causal();
@@ -309,6 +325,7 @@ int main(void)
     backward();
     resume();
     patterns();
+    indexer();
     dilated();
     ring();
     printf("%d calls, %d wrong\n", calls, wrong);

@@ -55,6 +55,31 @@ static void run_insight(void)
     params = plain;
 }
 
+static void run_index(void)
+{
+    static attn_params s;
+    attn_indexer x = { 0 };
+    void *room;
+    size_t bytes;
+    s.batch = params.batch;
+    s.num_heads_q = params.num_heads_q;
+    s.num_heads_kv = params.num_heads_kv;
+    s.seq_len_q = params.seq_len_q;
+    s.seq_len_kv = params.seq_len_kv;
+    s.head_dim = params.head_dim;
+    s.q = params.q;
+    s.k = params.k;
+    s.kernels = params.kernels;
+    s.causal = 1;
+    x.top_k = 2;
+    x.keys = (int32_t *)(void *)everything[DQ];
+    x.scores = everything[DK];
+    if (attn_index_workspace_size(&s, &x, &bytes) != ATTN_OK || (room = malloc(bytes)) == NULL ||
+        attn_index(&s, &x, room, bytes) != ATTN_OK)
+        abort();
+    free(room);
+}
+
 static void run_check(void)
 {
     static attn_params wrong;
@@ -378,12 +403,12 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
         size_t more; /* than the limit: these call the others */
-    } calls[] = { { "attn_forward", run_forward, 0 },     { "attn_check", run_check, 0 },
-                  { "insight", run_insight, 0 },          { "attn_explain", run_explain, 0 },
-                  { "attn_state_finish", run_states, 0 }, { "attn_rope_apply", run_rope, 0 },
-                  { "attn_cache", run_cache, 0 },         { "attn_backward", run_backward, 0 },
-                  { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 768 },
-                  { "attn_ring", run_ring, 2048 } };
+    } calls[] = { { "attn_forward", run_forward, 0 },   { "attn_check", run_check, 0 },
+                  { "insight", run_insight, 0 },        { "attn_index", run_index, 0 },
+                  { "attn_explain", run_explain, 0 },   { "attn_state_finish", run_states, 0 },
+                  { "attn_rope_apply", run_rope, 0 },   { "attn_cache", run_cache, 0 },
+                  { "attn_backward", run_backward, 0 }, { "attn_resume", run_resume, 1536 },
+                  { "attn_dilated", run_dilated, 768 }, { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

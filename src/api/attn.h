@@ -57,6 +57,7 @@
  *   backward    attn_backward computes gradients for training.
  *   resume      attn_resume_step fetches keys tile by tile, e.g. from a file.
  *   patterns    attn_pattern builds block-sparse masks such as BigBird.
+ *   index       attn_index finds the keys that rows should attend to.
  *   dilated     attn_dilated_forward is the attention of LongNet.
  *   ring        attn_ring_forward divides one sequence among many ranks.
  *   backend     attn_backend lets a device run calls; only authors of backends need it.
@@ -323,11 +324,11 @@ typedef struct attn_block_mask {
 } attn_block_mask;
 
 /* An attn_key_list is attention sparse by token: it names the keys that a row sees, as DeepSeek's
- * sparse attention does. Where lists are short and nothing else asks about single keys (another mask than
- * causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent, part, cu_seqlens_q, fast),
- * rows read only listed keys, and their time grows with the list and not with seq_len_kv. attn_explain tells.
- * Keys are then not divided among workers. Devices take no lists. For whole blocks of keys p.block_mask is
- * faster.
+ * sparse attention does; attn_index finds them. Where lists are short and nothing else asks about single
+ * keys (another mask than causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent,
+ * part, cu_seqlens_q, fast), rows read only listed keys, and their time grows with the list and not with
+ * seq_len_kv. attn_explain tells. Keys are then not divided among workers. Devices take no lists. For
+ * whole blocks of keys p.block_mask is faster.
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
@@ -901,6 +902,7 @@ ATTN_API const char *attn_impl_name(int impl);
 #include "backward.h"
 #include "resume.h"
 #include "patterns.h"
+#include "index.h"
 #include "dilated.h"
 #include "ring.h"
 #include "backend.h"

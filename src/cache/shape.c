@@ -155,8 +155,8 @@ static const call_field cache_fields[] = {
 
 /* Scales are those of a call whose entries are layers with one key. */
 static const call_field scale_fields[] = {
-    { SCALES(k_scales, AXIS_DIM) },
-    { SCALES(v_scales, AXIS_DIM_V) },
+    { SCALES(k_scales, AXIS_DIM, BY_ALL) },
+    { SCALES(v_scales, AXIS_DIM_V, BY_ALL) },
 };
 
 /* The arrays of the state, in the caller's memory. A view of chosen sequences has its own of the
