@@ -566,7 +566,8 @@ static void check_misuse(int round)
            "recent.keys (8) is set: impl naive reads one version of each key");
     p = good;
     p.logits.data = o;
-    expect(&p, ATTN_ERR_UNSUPPORTED, "recent.keys (8) is set: logits and mass need one version of each key");
+    expect(&p, ATTN_ERR_UNSUPPORTED,
+           "recent.keys (8) is set: logits and mass need one version of each key");
     p = good;
     p.part.rows = 1;
     p.part.row_count = 4;
