@@ -172,10 +172,16 @@ static int64_t third_keys(const mask_row *r)
     return r->keys - (r->keys - first + EVERY_THIRD - 1) / EVERY_THIRD;
 }
 
+/* Of the keys of a list one stands for this number of them. */
+static int64_t listed_step(const bench_case *c)
+{
+    return c->mask_size ? c->mask_size : SPARSE;
+}
+
 static int64_t listed_keys(const mask_row *r)
 {
-    const int64_t first = r->i % SPARSE;
-    return first < r->keys ? (r->keys - first + SPARSE - 1) / SPARSE : 0;
+    const int64_t step = listed_step(r->c), first = r->i % step;
+    return first < r->keys ? (r->keys - first + step - 1) / step : 0;
 }
 
 /* The rows of a cell see the same: mask_pairs asks for the first of them only. */
@@ -390,16 +396,16 @@ static int set_blocks_csr(const making *m)
     return 1;
 }
 
-/* Every sixteenth key, by its number. */
+/* Every sixteenth key, or another one, by its number. */
 static int set_listed(const making *m)
 {
-    const int64_t width = (m->c->seq_kv + SPARSE - 1) / SPARSE;
+    const int64_t step = listed_step(m->c), width = (m->c->seq_kv + step - 1) / step;
     int32_t *const list = own(m->arrays, 4 * m->c->seq_q * width);
     if (!list)
         return 0;
     for (int64_t i = 0; i < m->c->seq_q; i++)
         for (int64_t n = 0; n < width; n++) {
-            const int64_t key = n * SPARSE + i % SPARSE;
+            const int64_t key = n * step + i % step;
             list[i * width + n] = key < m->c->seq_kv ? (int32_t)key : -1;
         }
     m->p->key_list.width = width;

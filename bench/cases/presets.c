@@ -131,6 +131,20 @@ static const case_row masks[] = {
     { 0 },
 };
 
+/* One token that reads 2048 keys of a long cache by a list, next to all of them: MLA, and heads of
+ * their own. */
+static const case_row sparse[] = {
+    { "MLA", "mla kv{kv} {mask}",
+      "group=1 hq=128 hkv=1 d=576 dv=512 kv=131072 mask=full,listed mask_size=64 |"
+      "group=2 hq=128 hkv=1 d=576 dv=512 kv=32768 mask=full,listed mask_size=16",
+      "group=1 hq=16 hkv=1 d=576 dv=512 kv=32768 mask=full,listed mask_size=64", NULL },
+    { "GQA", "h{hq}/{hkv} kv{kv} {mask}",
+      "group=3 hq=32 hkv=8 d=128 kv=131072 mask=full,listed mask_size=64 |"
+      "group=4 hq=32 hkv=8 d=128 kv=32768 mask=full,listed mask_size=16",
+      "group=2 hq=8 hkv=2 d=128 kv=32768 mask=full,listed mask_size=64", NULL },
+    { 0 },
+};
+
 /* From a base case one thing at a time. */
 static const case_row factors[] = {
     { "length", "length {s}", "s=128,256,512,1024,2048,4096,8192", "s=128,256,512,1024", NULL },
@@ -350,6 +364,8 @@ static const case_preset presets[] = {
       "b=2 hq=8 hkv=2 sq=1024 kv=2048 d=64 shares=mask",
       "b=1 hq=4 hkv=2 sq=512 kv=1024 d=64 shares=mask", "tiled", FIXED_MASK | FIXED_LAYOUT, 0,
       masks, NULL },
+    { "sparse", "one token that reads 2048 keys of a cache by a list, and all keys, in turn",
+      "b=1 sq=1 shares=mask", NULL, "tiled", FIXED_MASK | FIXED_LAYOUT, 0, sparse, NULL },
     { "factors", "length, head_dim, heads, batch, ratio, dtype, threads, keys: one at a time",
       "b=1 h=8 s=1024 d=64", "b=1 h=8 s=512 d=64", NULL, 0, 0, factors, NULL },
     { "prefill",
