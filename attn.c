@@ -19188,7 +19188,7 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
                          " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
-    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
+    return ATTN_OK;
 }
 
 /* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */

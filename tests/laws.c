@@ -457,7 +457,7 @@ static void law_broadcast(int round)
     int64_t size[4], count;
     float *bias, *slopes[2];
     uint8_t *shown;
-    make_background(&t[0], NULL, 1, banned);
+    make_background(&t[0], round % 4 == 1 ? "varlen" : NULL, 1, banned);
     twin(&t[0], &t[1]);
     size[0] = t[0].p.batch, size[1] = t[0].p.num_heads_q;
     size[2] = oracle_longest(&t[0].p, t[0].p.cu_seqlens_q, t[0].p.seq_len_q);

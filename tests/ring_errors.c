@@ -360,6 +360,19 @@ static void empty_rank(void)
         }
 }
 
+/* Without any position no part of the call is there to refuse. */
+static void no_positions(void)
+{
+    whole_call c;
+    if (!begin_case("gradients of no positions in whole numbers"))
+        return;
+    make_right(&c);
+    c.ring.transport = &c.t;
+    c.p.seq_len_q = c.p.seq_len_kv = 0;
+    c.p.integer = 1;
+    expect(&c, 1, 0, ATTN_ERR_UNSUPPORTED, "integer (1) is set, but attn_backward");
+}
+
 /* ---- what no field tells --------------------------------------------------------------------- */
 
 static void whole_arguments(void)
@@ -633,4 +646,5 @@ void test_ring_errors(void)
     ranks_disagree();
     wild_key_base();
     empty_rank();
+    no_positions();
 }
