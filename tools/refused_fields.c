@@ -3,7 +3,7 @@
  *
  * What is refused is read from the table of fields (src/fields.c), and only the reasons are written here.
  * Fields in one struct that the same functions refuse make one row. A refused field without a reason is
- * an error, and so is a reason for what nobody refuses.
+ * an error, and so is a reason for what nobody refuses. attn_index has a sentence on the page instead.
  */
 #include "attn.c"
 
@@ -13,13 +13,8 @@ static const struct {
     unsigned taker;
     const char *name;
 } takers[] = {
-    { BY_GRADIENTS, "`attn_backward`" },
-    { BY_PART, "parts" },
-    { BY_RESUMABLE, "resumable" },
-    { BY_FINISH, "`attn_state_finish`" },
-    { BY_INDEX, "`attn_index`" },
-    { BY_DILATED, "dilated" },
-    { BY_RING, "ring" },
+    { BY_GRADIENTS, "`attn_backward`" },  { BY_PART, "parts" },      { BY_RESUMABLE, "resumable" },
+    { BY_FINISH, "`attn_state_finish`" }, { BY_DILATED, "dilated" }, { BY_RING, "ring" },
 };
 
 /* A field, or a struct of fields, with the reason of whoever refuses it. The first that fits counts. */
@@ -76,11 +71,9 @@ static size_t struct_length(const char *name)
     return n;
 }
 
-static const char *reason_for(const char *name, unsigned refused_by)
+static const char *reason_for(const char *name)
 {
     int i;
-    if (refused_by == BY_INDEX)
-        return "a score of a key has no softmax and no values";
     for (i = 0; i < COUNT_OF(reasons); i++) {
         const size_t n = strlen(reasons[i].name);
         if (strncmp(reasons[i].name, name, n) == 0 && (name[n] == '\0' || name[n] == '.')) {
@@ -93,7 +86,7 @@ static const char *reason_for(const char *name, unsigned refused_by)
 
 static unsigned refusing(int i)
 {
-    return BY_ALL & ~(unsigned)call_fields[i].takers;
+    return BY_ALL & ~BY_INDEX & ~(unsigned)call_fields[i].takers;
 }
 
 /* goes_on tells whether field i belongs to the row of the field before. */
@@ -109,7 +102,7 @@ int main(void)
 {
     int i, t, bad = 0;
     for (i = 0; i < COUNT_OF(call_fields); i++) {
-        const char *why = refusing(i) ? reason_for(call_fields[i].name, refusing(i)) : "";
+        const char *why = refusing(i) ? reason_for(call_fields[i].name) : "";
         const char *comma = "";
         if (!why) {
             fprintf(stderr, "no reason why %s is refused\n", call_fields[i].name);
