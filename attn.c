@@ -16994,8 +16994,8 @@ static void set_weights(const index_item *it, int g)
     }
 }
 
-/* open_tiles opens the row tiles of an item. */
-static void open_tiles(index_item *it, char *slot)
+/* open_row_tiles opens the row tiles of an item. */
+static void open_row_tiles(index_item *it, char *slot)
 {
     const call *c = &it->run->c;
     const int64_t group = c->pr.group;
@@ -17110,7 +17110,7 @@ static void search_item(const call *c, char *slot, int64_t index)
     index_item it = item_at(c, slot, index / parts, part);
     int64_t j = 0, hi = 0, end, row, keys;
     empty_lists(&it);
-    open_tiles(&it, slot);
+    open_row_tiles(&it, slot);
     if (it.count)
         find_span(it.tiles, it.count, &j, &hi);
     keys = hi - j;

@@ -40,7 +40,8 @@ static int letters_between(const char *a, const char *b)
     return row[strlen(b)];
 }
 
-/* A known word that the other one begins counts as one letter away. */
+/* A known word that the other one begins counts as one letter away. No word is meant that would
+ * replace all letters of the other. */
 void nearest_try(nearest_word *n, const char *known)
 {
     enum { LEAST_BEGUN = 4 };
@@ -49,7 +50,8 @@ void nearest_try(nearest_word *n, const char *known)
     const int letters = length >= MAX_WORD ? MAX_WORD
                         : begins           ? 1
                                            : letters_between(n->word, known);
-    if (letters > (int)(length + 2) / 4 + 1 || (n->best && letters >= n->letters))
+    if (letters > (int)(length + 2) / 4 + 1 || letters >= (int)begun ||
+        (n->best && letters >= n->letters))
         return;
     n->best = known;
     n->letters = letters;

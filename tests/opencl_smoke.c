@@ -63,7 +63,7 @@ static void check_list(attn_opencl *gpu)
     attn_opencl_device list[32];
     attn_opencl_info info;
     char why[256];
-    int count, i, usable = 0, found = 0;
+    int count, again, i, usable = 0, found = 0;
     if (!begin_case("the list of devices"))
         return;
     o.library = "/no/such/libOpenCL.so";
@@ -72,7 +72,8 @@ static void check_list(attn_opencl *gpu)
           "it says \"%s\"", attn_opencl_why(gpu));
     count = attn_opencl_list(gpu, NULL, list, 32);
     snprintf(why, sizeof why, "%s", attn_opencl_why(gpu));
-    CHECK(count == attn_opencl_list(gpu, NULL, NULL, 0), "another number without room");
+    again = attn_opencl_list(gpu, NULL, NULL, 0);
+    CHECK(count == again, "%d devices, and %d without room", count, again);
     for (i = 0; i < count && i < 32; i++)
         usable += list[i].usable;
     if (attn_opencl_open(gpu, NULL) == ATTN_OK && attn_opencl_info_get(gpu, &info) == ATTN_OK) {
