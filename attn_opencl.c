@@ -3413,6 +3413,16 @@ typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];
 } check_data;
 
+/* A pool_slot keeps memory of the device between calls. */
+enum { POOL_SLOTS = 16 };
+enum slot_state { SLOT_EMPTY, SLOT_LOCKED, SLOT_FULL };
+typedef struct pool_slot {
+    int volatile state; /* the thread that made it SLOT_LOCKED reads and writes the rest */
+    cl_handle memory;
+    cl_handle queue; /* whose commands may still use the memory; NULL = nobody does */
+    int64_t volatile bytes;
+} pool_slot;
+
 struct attn_opencl {
     cl_api cl;
     void *library;
@@ -3428,6 +3438,8 @@ struct attn_opencl {
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
     int volatile built, taken;             /* of them from source, from kept binaries */
+    int volatile pool_turn;                /* the slot that gives way when none is empty */
+    pool_slot pool[POOL_SLOTS];
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)
@@ -4794,6 +4806,101 @@ static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_
     }
 }
 
+/* src/opencl/pool.c - device memory that calls leave for later ones.
+ *
+ * A driver finds memory for a buffer when a kernel first uses it. That takes NVIDIA's 80 us for each
+ * (H100, driver 580), where a kernel whose buffers have memory takes 12 us from launch to end.
+ * Any thread may take and give: whoever locks a slot has it alone.
+ */
+
+enum { LEAST_POOLED = 4096 };
+
+/* pooled_bytes rounds up to a power of two, so that calls of about one size share memory. */
+static int64_t pooled_bytes(int64_t bytes)
+{
+    int64_t all = LEAST_POOLED;
+    while (all < bytes)
+        all *= 2;
+    return all;
+}
+
+/* is_pooled returns whether a call gives such memory to the pool: the whole pool is at most a
+ * sixteenth of the device's memory. */
+static int is_pooled(const attn_opencl *gpu, int64_t bytes)
+{
+    return bytes <= (int64_t)(gpu->info.memory_bytes / (16 * POOL_SLOTS));
+}
+
+/* lock_slot returns whether the slot was in this state and now belongs to the caller. */
+static int lock_slot(pool_slot *slot, int state)
+{
+    return LOAD(&slot->state) == state && STORE_FIRST(&slot->state, &state, SLOT_LOCKED);
+}
+
+/* unlock_slot hands the slot on, with memory or NULL. Commands of `queue`, where not NULL, may still
+ * use the memory. */
+static void unlock_slot(pool_slot *slot, cl_handle memory, int64_t bytes, cl_handle queue)
+{
+    slot->memory = memory;
+    slot->queue = queue;
+    STORE(&slot->bytes, bytes);
+    STORE(&slot->state, memory ? SLOT_FULL : SLOT_EMPTY);
+}
+
+/* take_pooled gives memory of just these bytes to commands of the queue, or NULL: there is none. */
+static cl_handle take_pooled(attn_opencl *gpu, int64_t bytes, cl_handle queue)
+{
+    int i;
+    for (i = 0; i < POOL_SLOTS; i++) {
+        pool_slot *slot = &gpu->pool[i];
+        const cl_handle memory = lock_slot(slot, SLOT_FULL) ? slot->memory : NULL;
+        if (memory && slot->bytes == bytes && (!slot->queue || slot->queue == queue)) {
+            release(gpu->cl.clReleaseCommandQueue, slot->queue);
+            unlock_slot(slot, NULL, 0, NULL);
+            return memory;
+        }
+        if (memory)
+            unlock_slot(slot, memory, slot->bytes, slot->queue);
+    }
+    return NULL;
+}
+
+static void release_slot(attn_opencl *gpu, const pool_slot *slot)
+{
+    release(gpu->cl.clReleaseMemObject, slot->memory);
+    release(gpu->cl.clReleaseCommandQueue, slot->queue);
+}
+
+/* give_pooled keeps the memory in an empty slot or in place of other memory. The queue, where not
+ * NULL, is kept as well: otherwise another one could get its handle while its commands run. */
+static void give_pooled(attn_opencl *gpu, cl_handle memory, int64_t bytes, cl_handle queue)
+{
+    const int turn = (int)((unsigned)COUNT_ONE(&gpu->pool_turn) % POOL_SLOTS);
+    int i, locked = -1;
+    for (i = 0; i < POOL_SLOTS && locked < 0; i++)
+        if (lock_slot(&gpu->pool[i], SLOT_EMPTY))
+            locked = i;
+    if (locked < 0 && lock_slot(&gpu->pool[turn], SLOT_FULL))
+        locked = turn;
+    if (locked < 0) {
+        release(gpu->cl.clReleaseMemObject, memory);
+        return;
+    }
+    release_slot(gpu, &gpu->pool[locked]);
+    if (queue)
+        gpu->cl.clRetainCommandQueue(queue);
+    unlock_slot(&gpu->pool[locked], memory, bytes, queue);
+}
+
+static size_t pool_bytes(const attn_opencl *gpu)
+{
+    int64_t bytes = 0;
+    int i;
+    for (i = 0; i < POOL_SLOTS; i++)
+        bytes += LOAD(&gpu->pool[i].bytes);
+    return (size_t)bytes;
+}
+
 /* src/opencl/session.c - a session: one call, in the caller's workspace: buffers, kernels, times, errors.
  *
  * After the first error nothing more is done.
@@ -4817,6 +4924,12 @@ typedef struct bound {
     int place;         /* enum place */
 } bound;
 
+/* An owned buffer goes to the pool when the call is over, or is released: bytes is 0. */
+typedef struct owned {
+    cl_handle memory;
+    int64_t bytes;
+} owned;
+
 /* A timed span goes from the start of one command to the end of another, or of the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
 typedef struct timed {
@@ -4835,7 +4948,7 @@ typedef struct session {
     cl_int error;
     const char *failed; /* what the error happened in */
     int buffer_count;
-    cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
+    owned buffers[MOST_BUFFERS];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
@@ -4921,20 +5034,48 @@ static void keep_span(session *s)
         s->timed_count++;
 }
 
-/* new_buffer makes a buffer for the time of this call, or gives NULL after an error. bytes may be 0
- * where host is NULL. */
+/* own keeps a buffer until the end of the call. */
+static cl_handle own(session *s, cl_handle memory, int64_t pooled)
+{
+    s->buffers[s->buffer_count].memory = memory;
+    s->buffers[s->buffer_count++].bytes = pooled;
+    return memory;
+}
+
+/* new_buffer makes a buffer of the host's memory for the time of this call, or gives NULL after an
+ * error. */
 static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *host, const char *what)
 {
-    cl_int error = CL_SUCCESS;
-    cl_handle memory;
-    if (s->error)
-        return NULL;
-    memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4), host,
-                                   &error);
-    if (has_failed(s, error, what))
-        return NULL;
-    s->buffers[s->buffer_count++] = memory;
-    return memory;
+    cl_int error = s->error;
+    cl_handle memory = NULL;
+    if (!error)
+        memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)bytes, host, &error);
+    return has_failed(s, error, what) ? NULL : own(s, memory, 0);
+}
+
+/* new_memory gets memory of the device for the time of this call, or gives NULL after an error. */
+static cl_handle new_memory(session *s, int64_t bytes, const char *what)
+{
+    const int64_t rounded = pooled_bytes(bytes), pooled = is_pooled(s->gpu, rounded) ? rounded : 0;
+    cl_handle memory = pooled && !s->error ? take_pooled(s->gpu, pooled, s->queue) : NULL;
+    cl_int error = s->error;
+    if (!memory && !error)
+        memory = s->cl->clCreateBuffer(s->gpu->context, CL_MEM_READ_WRITE,
+                                       (size_t)(pooled ? pooled : max64(bytes, 4)), NULL, &error);
+    return has_failed(s, error, what) ? NULL : own(s, memory, pooled);
+}
+
+/* disown gives up what the call owned. After an error nobody knows what commands still use it. */
+static void disown(session *s)
+{
+    const cl_handle queue = s->call->event ? s->queue : NULL;
+    while (s->buffer_count > 0) {
+        const owned *b = &s->buffers[--s->buffer_count];
+        if (b->bytes && !s->error)
+            give_pooled(s->gpu, b->memory, b->bytes, queue);
+        else
+            s->cl->clReleaseMemObject(b->memory);
+    }
 }
 
 static void *map_buffer(session *s, cl_handle memory, cl_flags flags, int64_t bytes)
@@ -5173,7 +5314,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
         b->first = all.first;
         b->bytes = whole ? all.bytes : pack_strides(a, b->stride);
         b->offset = whole ? all.offset : 0;
-        b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
+        b->memory = new_memory(s, b->bytes, "memory for an array");
         if (!written)
             move_copy(s, b, 0);
     }
@@ -5240,10 +5381,8 @@ static void run_tiled(session *s)
 {
     const device_plan *pl = &s->pl;
     const variant merge = simple_variant(s, PART_ROWS);
-    const cl_handle pending =
-        new_buffer(s, CL_MEM_READ_WRITE, pl->pending_bytes, NULL, "memory for states");
-    const cl_handle parts =
-        new_buffer(s, CL_MEM_READ_WRITE, pl->parts_bytes, NULL, "memory for parts");
+    const cl_handle pending = new_memory(s, pl->pending_bytes, "memory for states");
+    const cl_handle parts = new_memory(s, pl->parts_bytes, "memory for parts");
     launch l = open_launch(s, &pl->forward, "forward");
     add_results(&l);
     add_memory(&l, pending);
@@ -5298,8 +5437,8 @@ static void run_naive(session *s)
 {
     const attn_params *p = &s->pr->p;
     naive_head at;
-    at.matrix = new_buffer(s, CL_MEM_READ_WRITE, matrix_bytes(s->pr), NULL, "memory for logits");
-    at.factors = new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums");
+    at.matrix = new_memory(s, matrix_bytes(s->pr), "memory for logits");
+    at.factors = new_memory(s, 4 * s->pr->max_q_len, "memory for sums");
     for (at.b = 0; at.b < p->batch; at.b++) {
         at.seq = attn_sequence_of(s->pr, at.b);
         for (at.head = 0; at.head < p->num_heads_q && at.seq.q_len > 0; at.head++)
@@ -5339,14 +5478,12 @@ static void launch_rows(session *s, const char *name, cl_handle rows, int output
 static void begin_rotation(session *s)
 {
     if (s->pl.queries_bytes) {
-        const cl_handle queries =
-            new_buffer(s, CL_MEM_READ_WRITE, s->pl.queries_bytes, NULL, "memory for queries");
+        const cl_handle queries = new_memory(s, s->pl.queries_bytes, "memory for queries");
         launch_rows(s, "rotate_queries", queries, 0);
         s->array[IN_Q].memory = queries;
     }
     if (s->pl.results_bytes)
-        s->array[OUT_O].memory =
-            new_buffer(s, CL_MEM_READ_WRITE, s->pl.results_bytes, NULL, "memory for results");
+        s->array[OUT_O].memory = new_memory(s, s->pl.results_bytes, "memory for results");
 }
 
 /* end_rotation has results rotated back to `o`. */
@@ -5477,8 +5614,7 @@ static void run_sum(session *s, const pair_sum *sum)
 
 static void run_sums(session *s, const attn_gradient_call *c, cl_handle known)
 {
-    const cl_handle row_sums =
-        new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
+    const cl_handle row_sums = new_memory(s, 4 * s->pr->max_q_len, "memory for sums of rows");
     const pair_sum sums[] = {
         { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, known, row_sums },
         { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, known, row_sums },
@@ -5494,8 +5630,7 @@ static void run_gradients(session *s, const attn_gradient_call *c)
     const attn_problem *pr = s->pr;
     const int64_t tiles = ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows);
     const int64_t key_slices = s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES];
-    const cl_handle known =
-        new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
+    const cl_handle known = new_memory(s, s->pl.statistics_bytes, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, known);
     if (c->g.dq.data)
@@ -5528,17 +5663,28 @@ static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
            pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
 }
 
+/* send_description has the device copy what lies in the workspace, which stays until the end. */
+static cl_handle send_description(session *s, const void *from, int64_t bytes, const char *what)
+{
+    const cl_handle memory = new_memory(s, bytes, what);
+    if (memory)
+        has_failed(
+            s,
+            s->cl->clEnqueueWriteBuffer(s->queue, memory, 0, 0, (size_t)bytes, from, 0, NULL, NULL),
+            what);
+    return memory;
+}
+
 static void describe_call(session *s)
 {
-    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
     describe_sequences(s->pr, s->numbers, sequences_of(s));
-    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
+    s->numbers_buffer = send_description(s, s->numbers, sizeof s->numbers, "memory for numbers");
     s->sequences =
-        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
+        send_description(s, sequences_of(s), s->pr->p.batch * S_COUNT * 8, "memory for sequences");
     if (!s->pl.tiles)
         return;
     describe_tiles(s->pr, &s->pl, tiles_of(s));
-    s->tiles = new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+    s->tiles = send_description(s, tiles_of(s), s->pl.tiles * TILE_COUNT * 4, "memory for tiles");
 }
 
 /* await_inputs has the device wait for the caller's events. */
@@ -5566,8 +5712,7 @@ static void finish_session(session *s)
         has_failed(s, s->cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
-    while (s->buffer_count > 0)
-        s->cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
+    disown(s);
 }
 
 static attn_status report(const session *s)
@@ -6365,6 +6510,8 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu)
         return;
     for (i = 0; i < VARIANTS; i++)
         release(gpu->cl.clReleaseProgram, gpu->programs[i]);
+    for (i = 0; i < POOL_SLOTS; i++)
+        release_slot(gpu, &gpu->pool[i]);
     release(gpu->cl.clReleaseCommandQueue, gpu->queue);
     release(gpu->cl.clReleaseContext, gpu->context);
     if (gpu->library)
@@ -6393,6 +6540,7 @@ ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_in
     info->dropped = 0;
     for (i = 0; i < VARIANTS; i++)
         info->dropped += LOAD(&gpu->verdicts[i]) == DROPPED;
+    info->pool_bytes = pool_bytes(gpu);
     return ATTN_OK;
 }
 

@@ -30,8 +30,10 @@
  *   tree_parents, page tables, block masks, slopes, sinks and the list of rows for logits are
  *   always the host's.
  * Memory. The library allocates nothing on the host; the driver does as it likes. The workspace of
- *   a call is host memory for descriptions. Device memory for copies and partial states is taken
- *   from the driver for the time of a call.
+ *   a call is host memory for descriptions. Device memory for copies, descriptions and partial
+ *   states is taken from the driver. Up to 16 arrays of it, each at most 1/256 of the device's
+ *   memory, stay with the object for later calls until attn_opencl_close: new memory would cost a
+ *   call 0.1 ms and more.
  * Threads. After attn_opencl_open one object serves many threads at once, each with its own
  *   attn_opencl_call, or NULL.
  * Driver. libOpenCL is loaded when the program runs, and nothing is linked. Kernels are built when
@@ -190,6 +192,8 @@ typedef struct attn_opencl_info {
     int built, taken;
     /* dropped counts programs that failed on their first use. */
     int dropped;
+    /* pool_bytes counts the device memory that calls have left for later ones. */
+    size_t pool_bytes;
     /* binaries_why says why binaries were not taken, or "ok"; "" means that none were given. */
     char binaries_why[64];
 } attn_opencl_info;

@@ -524,6 +524,91 @@ static void check_events(subject *s, int copied)
     release(s, &d);
 }
 
+/* Memory stays with the object for later calls, as much as the header says. */
+static void check_pool(subject *s, const attn_opencl_options *o)
+{
+    attn_opencl *gpu = malloc(attn_opencl_size());
+    const attn_backend backend = attn_opencl_backend(gpu, NULL);
+    attn_opencl_info info[2];
+    if (begin_case("memory that stays for later calls")) {
+        make_subject(s);
+        CHECK(attn_opencl_open(gpu, o) == ATTN_OK, "%s", attn_opencl_why(gpu));
+        for (int i = 0; i < 2; i++) {
+            attn_params p = s->p;
+            p.backend = &backend;
+            p.o.data = test_alloc(lengths[O] * sizeof(float));
+            CHECK(run(&p) == ATTN_OK && same_output(s, p.o.data), "other bits");
+            CHECK(attn_opencl_info_get(gpu, &info[i]) == ATTN_OK, "no information");
+        }
+        CHECK(info[0].pool_bytes > 0 && info[0].pool_bytes == info[1].pool_bytes,
+              "%zu bytes, then %zu", info[0].pool_bytes, info[1].pool_bytes);
+        attn_opencl_close(gpu);
+    }
+    free(gpu);
+}
+
+/* The first call of an object waits on one queue while another one runs on a second queue, which
+ * must not take memory that the first still needs. */
+static void check_waiting_memory(subject *s)
+{
+    attn_opencl_call waiting = { 0 }, other = { 0 };
+    const attn_backend backends[] = { attn_opencl_backend(s->gpu, &waiting),
+                                      attn_opencl_backend(s->gpu, &other) };
+    void *before, *end = NULL;
+    int32_t errors[2] = { -1, -1 };
+    on_device d;
+    attn_params p = s->p;
+    float *expected = test_alloc(lengths[O] * sizeof *expected);
+    p.causal = 0;
+    p.o.data = expected;
+    CHECK(run(&p) == ATTN_OK, "the CPU refuses");
+    send(s, &d, 0);
+    other.queue = s->cl.queue(s->info.context, s->info.device_id, 0, &errors[0]);
+    before = s->cl.user_event(s->info.context, &errors[1]);
+    CHECK(errors[0] == 0 && errors[1] == 0, "a queue: %d, an event: %d", errors[0], errors[1]);
+    waiting.num_buffers = TENSORS;
+    waiting.buffers = d.named;
+    waiting.num_wait = 1;
+    waiting.wait = &before;
+    waiting.event = &end;
+    p = s->p;
+    p.backend = &backends[0];
+    name_tensors(&p, &d);
+    CHECK(run(&p) == ATTN_OK && end != NULL, "refused");
+    p = s->p;
+    p.causal = 0;
+    p.backend = &backends[1];
+    p.o.data = test_alloc(lengths[O] * sizeof(float));
+    for (int i = 0; i < 2; i++) { /* the second takes memory in the other order */
+        CHECK(run(&p) == ATTN_OK, "refused on the other queue");
+        CHECK(memcmp(p.o.data, expected, lengths[O] * sizeof(float)) == 0, "other bits at once");
+    }
+    CHECK(s->cl.set_status(before, 0) == 0, "clSetUserEventStatus");
+    CHECK(s->cl.wait(1, &end) == 0, "clWaitForEvents");
+    CHECK(same_output(s, fetch(s, &d)), "other bits behind the event");
+    s->cl.release_event(end);
+    s->cl.release_event(before);
+    s->cl.release_queue(other.queue);
+    release(s, &d);
+}
+
+static void check_pool_of_queues(const subject *s, const attn_opencl_options *o)
+{
+    subject of = *s;
+    attn_opencl_options options = *o;
+    if (!begin_case("memory of a call that waits") || getenv("ATTN_TEST_QUICK") != NULL)
+        return;
+    options.unchecked = 1; /* checks would leave memory that no queue needs */
+    of.gpu = malloc(attn_opencl_size());
+    make_subject(&of);
+    if (CHECK(attn_opencl_open(of.gpu, &options) == ATTN_OK &&
+                  attn_opencl_info_get(of.gpu, &of.info) == ATTN_OK,
+              "%s", attn_opencl_why(of.gpu)))
+        check_waiting_memory(&of);
+    attn_opencl_close(of.gpu);
+    free(of.gpu);
+}
+
 /* An event with an output that the host must fetch: refused before anything is written. */
 static void check_event_of_host(subject *s)
 {
@@ -914,6 +999,8 @@ static void check_device(void)
         check_shared_memory(&s);
         check_events(&s, 0);
         check_events(&s, 1);
+        check_pool(&s, &o);
+        check_pool_of_queues(&s, &o);
         check_event_of_host(&s);
         check_refusal(&s);
         check_bound(&s, same_logit);

@@ -64,12 +64,15 @@ driver() {
     fi
 }
 
-# build_planted NAME SED: the test program with kernels.cl changed so; fails where it is not its turn.
+# build_planted NAME SED [FILE]: the test program with FILE (kernels.cl) changed so; fails where it is
+# not its turn.
 build_planted() {
+    file=${3:-kernels.cl}
     turn || return 1
     mkdir -p "$work/planted"
-    sed "$2" kernels.cl > "$work/planted/kernels.cl"
-    if cmp -s kernels.cl "$work/planted/kernels.cl"; then
+    cp kernels.cl attn_opencl.c "$work/planted/"
+    sed "$2" "$file" > "$work/planted/$file"
+    if cmp -s "$file" "$work/planted/$file"; then
         failed=1
         echo "FAILED opencl: nothing to plant '$1' in"
         return 1
@@ -78,7 +81,8 @@ build_planted() {
         > "$work/planted/kernels_cl.inc"
     # The host's code is what it was: -O0 is soonest compiled.
     # shellcheck disable=SC2086 # words
-    if ! $COMPILE -O0 -I"$work/planted" -c attn_opencl.c -o "$work/planted/attn_opencl.o" ||
+    if ! $COMPILE -O0 -I"$work/planted" -I. -c "$work/planted/attn_opencl.c" \
+        -o "$work/planted/attn_opencl.o" ||
         ! $LINK $objects "$work/planted/attn_opencl.o" "$build/libattn.a" \
             -o "$work/planted/test" -lm -lpthread -ldl; then
         failed=1
@@ -117,6 +121,13 @@ plant_wrong() {
     build_planted "$1" "$2" || return 0
     plainly env ATTN_TEST_UNCHECKED=1 "$work/planted/test" --first --impl opencl "$3" \
         > "$work/log" 2>&1
+    noticed "$1" "^FAILED tests" "$work/log"
+}
+
+# plant_host NAME SED: what no kernel is to blame for; group opencl fails.
+plant_host() {
+    build_planted "$1" "$2" attn_opencl.c || return 0
+    plainly "$work/planted/test" --first opencl > "$work/log" 2>&1
     noticed "$1" "^FAILED tests" "$work/log"
 }
 
@@ -226,6 +237,12 @@ pocl_planted() {
     plant_dropped "a sum that begins a row late" \
         's/for (i = 0; i < rows; i = end) {/for (i = 1; i < rows; i = end) {/' opencl bits \
         'gradients of alibi'
+}
+
+pocl_planted_host() {
+    driver "$vendors/pocl.icd" "bugs of the host's side on PoCL" || return 0
+    plant_host "memory of another queue" 's/(!slot->queue || slot->queue == queue)/1/'
+    plant_host "memory that is not kept" 's/if (b->bytes && !s->error)/if (0)/'
 }
 
 # What K and V are read by, queries rounded and rows rotated. Cases of `quantised` have K or V in units.
@@ -371,7 +388,7 @@ lane() {
     exit "$failed"
 }
 
-(lane first pocl_exact on_rusticl on_intel pocl_planted pocl_planted_units oclgrind_planted) &
+(lane first pocl_exact on_rusticl on_intel pocl_planted pocl_planted_host pocl_planted_units oclgrind_planted) &
 first=$!
 (JOBS=1 lane second rooms gate pocl_groups pocl_cases oclgrind_clean absent)
 status=$?

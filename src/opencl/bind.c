@@ -117,7 +117,7 @@ static void bind_array(session *s, int which, const array *a, int number, int st
         b->first = all.first;
         b->bytes = whole ? all.bytes : pack_strides(a, b->stride);
         b->offset = whole ? all.offset : 0;
-        b->memory = new_buffer(s, flags, b->bytes, NULL, "memory for an array");
+        b->memory = new_memory(s, b->bytes, "memory for an array");
         if (!written)
             move_copy(s, b, 0);
     }

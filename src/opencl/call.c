@@ -23,17 +23,28 @@ static int64_t session_bytes(const attn_problem *pr, const device_plan *pl)
            pl->tiles * TILE_COUNT * (int64_t)sizeof(int32_t);
 }
 
+/* send_description has the device copy what lies in the workspace, which stays until the end. */
+static cl_handle send_description(session *s, const void *from, int64_t bytes, const char *what)
+{
+    const cl_handle memory = new_memory(s, bytes, what);
+    if (memory)
+        has_failed(
+            s,
+            s->cl->clEnqueueWriteBuffer(s->queue, memory, 0, 0, (size_t)bytes, from, 0, NULL, NULL),
+            what);
+    return memory;
+}
+
 static void describe_call(session *s)
 {
-    const cl_flags flags = CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR;
     describe_sequences(s->pr, s->numbers, sequences_of(s));
-    s->numbers_buffer = new_buffer(s, flags, sizeof s->numbers, s->numbers, "memory for numbers");
+    s->numbers_buffer = send_description(s, s->numbers, sizeof s->numbers, "memory for numbers");
     s->sequences =
-        new_buffer(s, flags, s->pr->p.batch * S_COUNT * 8, sequences_of(s), "memory for sequences");
+        send_description(s, sequences_of(s), s->pr->p.batch * S_COUNT * 8, "memory for sequences");
     if (!s->pl.tiles)
         return;
     describe_tiles(s->pr, &s->pl, tiles_of(s));
-    s->tiles = new_buffer(s, flags, s->pl.tiles * TILE_COUNT * 4, tiles_of(s), "memory for tiles");
+    s->tiles = send_description(s, tiles_of(s), s->pl.tiles * TILE_COUNT * 4, "memory for tiles");
 }
 
 /* await_inputs has the device wait for the caller's events. */
@@ -61,8 +72,7 @@ static void finish_session(session *s)
         has_failed(s, s->cl->clFinish(s->queue), "the end of the kernels");
     if (s->call->times)
         read_times(s);
-    while (s->buffer_count > 0)
-        s->cl->clReleaseMemObject(s->buffers[--s->buffer_count]);
+    disown(s);
 }
 
 static attn_status report(const session *s)

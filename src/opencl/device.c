@@ -13,6 +13,16 @@ typedef struct check_data {
     float in[3 * CL_CHECKS], out[CL_CHECKS];
 } check_data;
 
+/* A pool_slot keeps memory of the device between calls. */
+enum { POOL_SLOTS = 16 };
+enum slot_state { SLOT_EMPTY, SLOT_LOCKED, SLOT_FULL };
+typedef struct pool_slot {
+    int volatile state; /* the thread that made it SLOT_LOCKED reads and writes the rest */
+    cl_handle memory;
+    cl_handle queue; /* whose commands may still use the memory; NULL = nobody does */
+    int64_t volatile bytes;
+} pool_slot;
+
 struct attn_opencl {
     cl_api cl;
     void *library;
@@ -28,6 +38,8 @@ struct attn_opencl {
     cl_handle volatile programs[VARIANTS]; /* NULL = not built yet */
     int volatile verdicts[VARIANTS];       /* enum verdict, of a first use */
     int volatile built, taken;             /* of them from source, from kept binaries */
+    int volatile pool_turn;                /* the slot that gives way when none is empty */
+    pool_slot pool[POOL_SLOTS];
 };
 
 static void say(const attn_opencl *gpu, int level, const char *sentence)

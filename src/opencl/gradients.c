@@ -110,8 +110,7 @@ static void run_sum(session *s, const pair_sum *sum)
 
 static void run_sums(session *s, const attn_gradient_call *c, cl_handle known)
 {
-    const cl_handle row_sums =
-        new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums of rows");
+    const cl_handle row_sums = new_memory(s, 4 * s->pr->max_q_len, "memory for sums of rows");
     const pair_sum sums[] = {
         { &c->bias, N_DBIAS, s->array[OUT_DBIAS].memory, known, row_sums },
         { &c->slopes, N_DSLOPES, s->array[OUT_DSLOPES].memory, known, row_sums },
@@ -127,8 +126,7 @@ static void run_gradients(session *s, const attn_gradient_call *c)
     const attn_problem *pr = s->pr;
     const int64_t tiles = ceil_div(pr->max_q_len * pr->group, s->pl.forward.rows);
     const int64_t key_slices = s->numbers[N_KEY_SLICES] + s->numbers[N_VALUE_SLICES];
-    const cl_handle known =
-        new_buffer(s, CL_MEM_READ_WRITE, s->pl.statistics_bytes, NULL, "memory for statistics");
+    const cl_handle known = new_memory(s, s->pl.statistics_bytes, "memory for statistics");
     if (pr->max_q_len > 0)
         launch_statistics(s, known);
     if (c->g.dq.data)

@@ -74,6 +74,8 @@ ATTN_API void attn_opencl_close(attn_opencl *gpu)
         return;
     for (i = 0; i < VARIANTS; i++)
         release(gpu->cl.clReleaseProgram, gpu->programs[i]);
+    for (i = 0; i < POOL_SLOTS; i++)
+        release_slot(gpu, &gpu->pool[i]);
     release(gpu->cl.clReleaseCommandQueue, gpu->queue);
     release(gpu->cl.clReleaseContext, gpu->context);
     if (gpu->library)
@@ -102,6 +104,7 @@ ATTN_API attn_status attn_opencl_info_get(const attn_opencl *gpu, attn_opencl_in
     info->dropped = 0;
     for (i = 0; i < VARIANTS; i++)
         info->dropped += LOAD(&gpu->verdicts[i]) == DROPPED;
+    info->pool_bytes = pool_bytes(gpu);
     return ATTN_OK;
 }
 

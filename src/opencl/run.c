@@ -24,10 +24,8 @@ static void run_tiled(session *s)
 {
     const device_plan *pl = &s->pl;
     const variant merge = simple_variant(s, PART_ROWS);
-    const cl_handle pending =
-        new_buffer(s, CL_MEM_READ_WRITE, pl->pending_bytes, NULL, "memory for states");
-    const cl_handle parts =
-        new_buffer(s, CL_MEM_READ_WRITE, pl->parts_bytes, NULL, "memory for parts");
+    const cl_handle pending = new_memory(s, pl->pending_bytes, "memory for states");
+    const cl_handle parts = new_memory(s, pl->parts_bytes, "memory for parts");
     launch l = open_launch(s, &pl->forward, "forward");
     add_results(&l);
     add_memory(&l, pending);
@@ -82,8 +80,8 @@ static void run_naive(session *s)
 {
     const attn_params *p = &s->pr->p;
     naive_head at;
-    at.matrix = new_buffer(s, CL_MEM_READ_WRITE, matrix_bytes(s->pr), NULL, "memory for logits");
-    at.factors = new_buffer(s, CL_MEM_READ_WRITE, 4 * s->pr->max_q_len, NULL, "memory for sums");
+    at.matrix = new_memory(s, matrix_bytes(s->pr), "memory for logits");
+    at.factors = new_memory(s, 4 * s->pr->max_q_len, "memory for sums");
     for (at.b = 0; at.b < p->batch; at.b++) {
         at.seq = attn_sequence_of(s->pr, at.b);
         for (at.head = 0; at.head < p->num_heads_q && at.seq.q_len > 0; at.head++)
@@ -123,14 +121,12 @@ static void launch_rows(session *s, const char *name, cl_handle rows, int output
 static void begin_rotation(session *s)
 {
     if (s->pl.queries_bytes) {
-        const cl_handle queries =
-            new_buffer(s, CL_MEM_READ_WRITE, s->pl.queries_bytes, NULL, "memory for queries");
+        const cl_handle queries = new_memory(s, s->pl.queries_bytes, "memory for queries");
         launch_rows(s, "rotate_queries", queries, 0);
         s->array[IN_Q].memory = queries;
     }
     if (s->pl.results_bytes)
-        s->array[OUT_O].memory =
-            new_buffer(s, CL_MEM_READ_WRITE, s->pl.results_bytes, NULL, "memory for results");
+        s->array[OUT_O].memory = new_memory(s, s->pl.results_bytes, "memory for results");
 }
 
 /* end_rotation has results rotated back to `o`. */

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "describe.c"
-#include "programs.c"
+#include "pool.c"
 
 enum { MOST_BUFFERS = ARRAY_COUNT + 8 };
 
@@ -26,6 +26,12 @@ typedef struct bound {
     int place;         /* enum place */
 } bound;
 
+/* An owned buffer goes to the pool when the call is over, or is released: bytes is 0. */
+typedef struct owned {
+    cl_handle memory;
+    int64_t bytes;
+} owned;
+
 /* A timed span goes from the start of one command to the end of another, or of the same. */
 enum spent { TO_DEVICE, COMPUTE, TO_HOST };
 typedef struct timed {
@@ -44,7 +50,7 @@ typedef struct session {
     cl_int error;
     const char *failed; /* what the error happened in */
     int buffer_count;
-    cl_handle buffers[MOST_BUFFERS]; /* ours, to be released */
+    owned buffers[MOST_BUFFERS];
     cl_handle numbers_buffer, sequences, tiles;
     bound array[ARRAY_COUNT];
     int64_t numbers[N_COUNT];
@@ -130,20 +136,48 @@ static void keep_span(session *s)
         s->timed_count++;
 }
 
-/* new_buffer makes a buffer for the time of this call, or gives NULL after an error. bytes may be 0
- * where host is NULL. */
+/* own keeps a buffer until the end of the call. */
+static cl_handle own(session *s, cl_handle memory, int64_t pooled)
+{
+    s->buffers[s->buffer_count].memory = memory;
+    s->buffers[s->buffer_count++].bytes = pooled;
+    return memory;
+}
+
+/* new_buffer makes a buffer of the host's memory for the time of this call, or gives NULL after an
+ * error. */
 static cl_handle new_buffer(session *s, cl_flags flags, int64_t bytes, void *host, const char *what)
 {
-    cl_int error = CL_SUCCESS;
-    cl_handle memory;
-    if (s->error)
-        return NULL;
-    memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)max64(bytes, host ? 0 : 4), host,
-                                   &error);
-    if (has_failed(s, error, what))
-        return NULL;
-    s->buffers[s->buffer_count++] = memory;
-    return memory;
+    cl_int error = s->error;
+    cl_handle memory = NULL;
+    if (!error)
+        memory = s->cl->clCreateBuffer(s->gpu->context, flags, (size_t)bytes, host, &error);
+    return has_failed(s, error, what) ? NULL : own(s, memory, 0);
+}
+
+/* new_memory gets memory of the device for the time of this call, or gives NULL after an error. */
+static cl_handle new_memory(session *s, int64_t bytes, const char *what)
+{
+    const int64_t rounded = pooled_bytes(bytes), pooled = is_pooled(s->gpu, rounded) ? rounded : 0;
+    cl_handle memory = pooled && !s->error ? take_pooled(s->gpu, pooled, s->queue) : NULL;
+    cl_int error = s->error;
+    if (!memory && !error)
+        memory = s->cl->clCreateBuffer(s->gpu->context, CL_MEM_READ_WRITE,
+                                       (size_t)(pooled ? pooled : max64(bytes, 4)), NULL, &error);
+    return has_failed(s, error, what) ? NULL : own(s, memory, pooled);
+}
+
+/* disown gives up what the call owned. After an error nobody knows what commands still use it. */
+static void disown(session *s)
+{
+    const cl_handle queue = s->call->event ? s->queue : NULL;
+    while (s->buffer_count > 0) {
+        const owned *b = &s->buffers[--s->buffer_count];
+        if (b->bytes && !s->error)
+            give_pooled(s->gpu, b->memory, b->bytes, queue);
+        else
+            s->cl->clReleaseMemObject(b->memory);
+    }
 }
 
 static void *map_buffer(session *s, cl_handle memory, cl_flags flags, int64_t bytes)
