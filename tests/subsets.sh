@@ -4,6 +4,8 @@
 #
 #     sh tests/subsets.sh        (from the root of the repository)
 #
+# EVERY=2 lets gcc and clang take turns, one for each commit.
+#
 # Copies just the two files, and builds with each compiler at hand a program that prints a hash of
 # one small call's output: no flags, every standard, optimisation levels, as C++ caller, static,
 # under two prefixes in one program, in a project built with -Ofast. All hashes must be equal. A
@@ -871,9 +873,21 @@ is_gcc_or_clang()
     [ "$(command -v cc)" -ef "$(command -v gcc)" ] || [ "$(command -v cc)" -ef "$(command -v clang)" ]
 }
 
+# its_turn COMPILER: whether it is there and takes part now.
+its_turn()
+{
+    command -v "$1" >/dev/null 2>&1 && case $1 in
+    gcc) [ $((turn % 2)) -eq 0 ] ;;
+    clang) [ $((turn % 2)) -eq 1 ] || [ "$every" -eq 1 ] ;;
+    esac
+}
+
+every=${EVERY:-1}
+turn=0
+[ "$every" -eq 1 ] || turn=$(git -C "$root" rev-list --count HEAD 2> /dev/null || echo 0)
 compilers=
 for cc in cc gcc clang; do
-    command -v "$cc" >/dev/null 2>&1 || continue
+    its_turn "$cc" || continue
     compilers="$compilers $cc"
     try "$cc, no flags" "$cc" $unoptimized main.c attn.c
     [ "$cc" = cc ] || try_note "$cc"
@@ -881,10 +895,10 @@ for cc in cc gcc clang; do
     [ "$cc" = cc ] && is_gcc_or_clang || try_companions "$cc"
 done
 [ -n "$compilers" ] || fail "there is no compiler"
-try_cxx gcc g++
-try_cxx clang clang++
+! its_turn gcc || try_cxx gcc g++
+! its_turn clang || try_cxx clang clang++
 for cc in gcc clang; do
-    command -v "$cc" >/dev/null 2>&1 || continue
+    its_turn "$cc" || continue
     try_simd "$cc"
     try_times "$cc"
 done
