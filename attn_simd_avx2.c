@@ -93,11 +93,15 @@
 #define v_scale(p) _mm256_cvtph_ps(_mm_set1_epi16(load_half(p)))
 #define v_f16(p) _mm256_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v_half(p)), 16))
+#define v_e4m3(p) e4m3_avx2(_mm_loadl_epi64((const void *)(p)))
+#define v_e5m2(p) e5m2_avx2(_mm_loadl_epi64((const void *)(p)))
 #define v_to_f16(p, x) to_f16_avx2(p, x)
 #define v_to_bf16(p, x) to_bf16_avx2(p, x)
 #define v_transpose(x) transpose_avx2(x)
 #define v_quarters(p, at) quarters_avx2(p, at)
 #define v_quarters_f16(p, at) _mm256_cvtph_ps(two_pieces_avx2((p)[0] + (at), (p)[1] + (at)))
+#define v_quarters_e4m3(p, at) e4m3_avx2(two_words_avx2((p)[0] + (at), (p)[1] + (at)))
+#define v_quarters_e5m2(p, at) e5m2_avx2(two_words_avx2((p)[0] + (at), (p)[1] + (at)))
 #define v_lower_bf16(x) v_float(_mm256_slli_epi32(v_int(x), 16))
 #define v_upper_bf16(x) v_float(_mm256_and_si256(v_int(x), _mm256_set1_epi32((int)0xffff0000u)))
 #define v_put_quarters(p, at, x) put_quarters_avx2(p, at, x)
@@ -206,6 +210,26 @@ INLINE __m128i two_pieces_avx2(const char *a, const char *b)
 {
     const __m128 low = _mm_castsi128_ps(_mm_loadl_epi64((const void *)a));
     return _mm_castps_si128(_mm_loadh_pi(low, (const void *)b));
+}
+
+/* 4 bytes from each of two places. */
+INLINE __m128i two_words_avx2(const char *a, const char *b)
+{
+    return _mm_insert_epi32(_mm_cvtsi32_si128(load_word(a)), load_word(b), 1);
+}
+
+INLINE __m256 e5m2_avx2(__m128i bytes)
+{
+    return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), bytes));
+}
+
+INLINE __m256 e4m3_avx2(__m128i bytes)
+{
+    const __m128i upper = _mm_unpacklo_epi8(_mm_setzero_si128(), bytes);
+    const __m128i half = _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16((short)0xbf80));
+    const __m128i all = _mm_cmpeq_epi16(_mm_add_epi16(upper, upper), _mm_set1_epi16((short)0xfe00));
+    const __m128i nan = _mm_and_si128(all, _mm_set1_epi16(0x7e00));
+    return _mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(half, nan)), _mm256_set1_ps(256.0f));
 }
 
 INLINE void put_quarters_avx2(float *const *p, ptrdiff_t at, __m256 x)

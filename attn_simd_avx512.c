@@ -89,11 +89,15 @@
 #define v_scale(p) _mm512_cvtph_ps(_mm256_set1_epi16(load_half(p)))
 #define v_f16(p) _mm512_cvtph_ps(v_half(p))
 #define v_bf16(p) v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v_half(p)), 16))
+#define v_e4m3(p) e4m3_avx512(_mm_loadu_si128((const void *)(p)))
+#define v_e5m2(p) e5m2_avx512(_mm_loadu_si128((const void *)(p)))
 #define v_to_f16(p, x) to_f16_avx512(p, x)
 #define v_to_bf16(p, x) to_bf16_avx512(p, x)
 #define v_transpose(x) transpose_avx512(x)
 #define v_quarters(p, at) quarters_avx512(p, at)
 #define v_quarters_f16(p, at) _mm512_cvtph_ps(quarters_16_avx512(p, at))
+#define v_quarters_e4m3(p, at) e4m3_avx512(quarters_8_avx512(p, at))
+#define v_quarters_e5m2(p, at) e5m2_avx512(quarters_8_avx512(p, at))
 #define v_lower_bf16(x) v_float(_mm512_slli_epi32(v_int(x), 16))
 #define v_upper_bf16(x) v_float(_mm512_and_si512(v_int(x), _mm512_set1_epi32((int)0xffff0000u)))
 #define v_put_quarters(p, at, x) put_quarters_avx512(p, at, x)
@@ -226,6 +230,28 @@ INLINE __m256i quarters_16_avx512(const char *const *p, ptrdiff_t at)
     const __m128i low = two_pieces_avx512(p[0] + at, p[1] + at);
     const __m128i high = two_pieces_avx512(p[2] + at, p[3] + at);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+INLINE __m128i quarters_8_avx512(const char *const *p, ptrdiff_t at)
+{
+    return _mm_setr_epi32(load_word(p[0] + at), load_word(p[1] + at), load_word(p[2] + at),
+                          load_word(p[3] + at));
+}
+
+INLINE __m512 e5m2_avx512(__m128i bytes)
+{
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+}
+
+INLINE __m512 e4m3_avx512(__m128i bytes)
+{
+    const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
+    const __m256i half =
+        _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16((short)0xbf80));
+    const __m256i all =
+        _mm256_cmpeq_epi16(_mm256_add_epi16(upper, upper), _mm256_set1_epi16((short)0xfe00));
+    const __m256i nan = _mm256_and_si256(all, _mm256_set1_epi16(0x7e00));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(half, nan)), _mm512_set1_ps(256.0f));
 }
 
 INLINE void put_quarters_avx512(float *const *p, ptrdiff_t at, __m512 x)

@@ -110,6 +110,8 @@
 #define v_scale(p) vcvt_f32_f16(vreinterpret_f16_s16(vdup_n_s16(load_half(p))))
 #define v_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define v_bf16(p) v_float(vshll_n_u16(vld1_u16(p), 16))
+#define v_e4m3(p) e4m3_neon(load_word(p))
+#define v_e5m2(p) e5m2_neon(load_word(p))
 #define v_to_f16(p, x) to_f16_neon(p, x)
 #define v_to_bf16(p, x) to_bf16_neon(p, x)
 #define v_transpose(x) transpose_neon(x)
@@ -117,6 +119,8 @@
     vreinterpretq_f32_u8(vld1q_u8((const uint8_t *)(p)[0] + (at)))
 #define v_piece(p, at) vld1_u8((const uint8_t *)(p)[0] + (at))
 #define v_quarters_f16(p, at) vcvt_f32_f16(vreinterpret_f16_u8(v_piece(p, at)))
+#define v_quarters_e4m3(p, at) e4m3_neon(load_word((p)[0] + (at)))
+#define v_quarters_e5m2(p, at) e5m2_neon(load_word((p)[0] + (at)))
 #define v_lower_bf16(x) v_float(vshlq_n_u32(v_int(x), 16))
 #define v_upper_bf16(x) v_float(vandq_u32(v_int(x), vdupq_n_u32(0xffff0000u)))
 #define v_put_quarters(p, at, x) vst1q_f32((p)[0] + (at), x)
@@ -206,6 +210,27 @@ INLINE uint32x4_t sum_neon(uint32x4_t sum, int8x16_t k, int8x16_t q)
 INLINE uint32x4_t bytes_neon(const char *p)
 {
     return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8((uint32_t)load_word(p)))));
+}
+
+/* Four 8-bit floats as the upper halves of 16 bits. */
+INLINE uint16x4_t upper_halves_neon(int32_t four)
+{
+    return vshl_n_u16(vget_low_u16(vmovl_u8(vcreate_u8((uint32_t)four))), 8);
+}
+
+INLINE float32x4_t e5m2_neon(int32_t four)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(upper_halves_neon(four)));
+}
+
+INLINE float32x4_t e4m3_neon(int32_t four)
+{
+    const uint16x4_t upper = upper_halves_neon(four);
+    const uint16x4_t moved = vreinterpret_u16_s16(vshr_n_s16(vreinterpret_s16_u16(upper), 1));
+    const uint16x4_t half = vand_u16(moved, vdup_n_u16(0xbf80));
+    const uint16x4_t all = vceq_u16(vadd_u16(upper, upper), vdup_n_u16(0xfe00));
+    const uint16x4_t nan = vand_u16(all, vdup_n_u16(0x7e00));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(half, nan))), 256.0f);
 }
 
 /* Whole numbers of the bits of words that mask has, less `raised`. */

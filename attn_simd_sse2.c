@@ -85,6 +85,8 @@
 #define v_scale(p) sse2_from_f16(_mm_set1_epi32((uint16_t)load_half(p)))
 #define v_f16(p) sse2_from_f16(v_half(p))
 #define v_bf16(p) v_float(_mm_slli_epi32(v_half(p), 16))
+#define v_e4m3(p) e4m3_sse2(upper_halves_sse2(load_word(p)))
+#define v_e5m2(p) sse2_from_f16(upper_halves_sse2(load_word(p)))
 #define v_to_f16(p, x) sse2_to_f16(p, x)
 #define v_to_bf16(p, x) sse2_to_bf16(p, x)
 #define v_transpose(x) transpose_sse2(x)
@@ -163,6 +165,22 @@ INLINE __m128 sse2_from_f16(__m128i h)
     __m128i u = _mm_add_epi32(normal, _mm_and_si128(strange, bias));
     u = sse2_choose(_mm_cmpgt_epi32(INTS(0x400), rest), v_int(small), u);
     return v_float(_mm_or_si128(u, sign));
+}
+
+/* Four 8-bit floats as the upper halves of 16 bits, in words. */
+INLINE __m128i upper_halves_sse2(int32_t four)
+{
+    const __m128i halves = _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(four));
+    return _mm_unpacklo_epi16(halves, _mm_setzero_si128());
+}
+
+INLINE __m128 e4m3_sse2(__m128i upper)
+{
+    const __m128i sign = _mm_and_si128(upper, INTS(0x8000));
+    const __m128i rest = _mm_and_si128(upper, INTS(0x7f00)), half = _mm_srli_epi32(rest, 1);
+    const __m128i nan = _mm_and_si128(_mm_cmpeq_epi32(rest, INTS(0x7f00)), INTS(0x7e00));
+    const __m128i bits = _mm_or_si128(_mm_or_si128(sign, half), nan);
+    return _mm_mul_ps(sse2_from_f16(bits), _mm_set1_ps(256.0f));
 }
 
 /* The low halves of h, without -0. */

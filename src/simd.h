@@ -32,6 +32,8 @@
  *   v_i8(p)        VL int8_t as floats;  v_scale(p)  the f16 at p in every lane
  *   v_f16(p) v_bf16(p)    VL numbers of a 16-bit type; v_to_f16(p, x) v_to_bf16(p, x) store them,
  *                         to nearest even, NaN is 7fc00000, -0 becomes +0
+ *   v_e4m3(p) v_e5m2(p)   VL numbers of an 8-bit type, each of which is the upper half of an f16, that of
+ *                         E4M3 after one shift and with another bias
  *   v_transpose(x) x[0..VL-1] as a square matrix, in place
  *   vw             VL words of 32 bits, in a form of the set's own
  *   w_load(p) w_set1(u)    VL words, and one in every lane;  w_xor(a, b, c)  of three
@@ -54,7 +56,7 @@
  *                  of bytes 1 and 3; of 1 the bytes themselves
  * For few rows (FEW, see there), vectors in 128-bit quarters, of which a vector of 4 has one:
  *   v_quarters(p, at)     4 floats each from p[0] + at, p[1] + at, ..., in bytes
- *   v_quarters_f16(p, at)  the same of f16
+ *   v_quarters_f16(p, at)  4 f16;  v_quarters_e4m3(p, at) v_quarters_e5m2(p, at)  4 numbers of 8 bits
  *   v_lower_bf16(x) v_upper_bf16(x)   the halves of the lanes of x, as floats
  *   v_put_quarters(p, at, x)   stores them, `at` in floats
  *   v_put_first(p, x)     stores the first one
@@ -580,18 +582,24 @@ INLINE void isa(put_logits)(int rows, int at, float *const *to, ptrdiff_t apart,
 
 /* Bytes of an element, a vector of them from p, and 4 numbers in each quarter from p[..] + at: two
  * elements of bf16 are one number here, as they come apart for less behind the turn of 4 x 4. */
-#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : 2)
+#define ELEMENT(dtype) ((dtype) == ATTN_F32 ? 4 : (dtype) <= ATTN_BF16 ? 2 : 1)
 #define IN_NUMBER(dtype) ((dtype) == ATTN_BF16 ? 2 : 1)
 #define LOAD_OF(dtype, p)                                                                          \
-    ((dtype) == ATTN_F32   ? v_load((const float *)(const void *)(p))                              \
-     : (dtype) == ATTN_F16 ? v_f16((const uint16_t *)(const void *)(p))                            \
-                           : v_bf16((const uint16_t *)(const void *)(p)))
+    ((dtype) == ATTN_F32    ? v_load((const float *)(const void *)(p))                             \
+     : (dtype) == ATTN_F16  ? v_f16((const uint16_t *)(const void *)(p))                           \
+     : (dtype) == ATTN_BF16 ? v_bf16((const uint16_t *)(const void *)(p))                          \
+     : (dtype) == ATTN_E4M3 ? v_e4m3((const uint8_t *)(p))                                         \
+                            : v_e5m2((const uint8_t *)(p)))
 
 /* Bytes from a row of V to its element d: of units, to a scale, and `within` more to a number. */
 #define BYTES_TO(dtype, d)                                                                         \
     (IN_UNITS(dtype) ? (d) / UNIT_NUMBERS * UNIT_BYTES(dtype) : (d)*ELEMENT(dtype))
 #define WITHIN(dtype, d) (IN_UNITS(dtype) ? (d) % UNIT_NUMBERS : 0)
-#define QUARTERS_OF(dtype, p, at) ((dtype) == ATTN_F16 ? v_quarters_f16(p, at) : v_quarters(p, at))
+#define QUARTERS_OF(dtype, p, at)                                                                  \
+    ((dtype) == ATTN_F16    ? v_quarters_f16(p, at)                                                \
+     : (dtype) == ATTN_E4M3 ? v_quarters_e4m3(p, at)                                               \
+     : (dtype) == ATTN_E5M2 ? v_quarters_e5m2(p, at)                                               \
+                            : v_quarters(p, at))
 
 /* 4 numbers of a vector of keys: keys 0, 4, ... at from[0], from[1], ..., `step` bytes between
  * keys, and three times that. */
@@ -711,6 +719,8 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
 QK_TYPE(qk_f32, ATTN_F32)
 QK_TYPE(qk_f16, ATTN_F16)
 QK_TYPE(qk_bf16, ATTN_BF16)
+QK_TYPE(qk_e4m3, ATTN_E4M3)
+QK_TYPE(qk_e5m2, ATTN_E5M2)
 
 /* `apart` blocks of keys, 16 * apart in all, of which every 4 * apart begin at from[..], into s. A
  * block takes keys that lie `apart` rows from each other, and the next block their neighbours: so
@@ -721,8 +731,9 @@ QK_TYPE(qk_bf16, ATTN_BF16)
 INLINE void isa(qk_streams)(const simd_keys *k, float *s, const char *const *from, int apart,
                             int turn, int64_t lines)
 {
-    static void (*const ways[3][4])(const simd_block *) = { WAYS(qk_f32), WAYS(qk_f16),
-                                                            WAYS(qk_bf16) };
+    static void (*const ways[5][4])(const simd_block *) = { WAYS(qk_f32), WAYS(qk_f16),
+                                                            WAYS(qk_bf16), WAYS(qk_e4m3),
+                                                            WAYS(qk_e5m2) };
     const int way = isa(way_of)(isa(rows_of)(k->lanes));
     simd_block one = { .apart = apart * ROWS,
                        .step = apart * k->step,
@@ -972,9 +983,9 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
  * latency of the multiply-adds, and twelve do so with a margin. Of f32 two are a line of memory,
  * which pays more where V comes from there. */
 #define VECTORS_OF_4(dtype)                                                                        \
-    (FEW > 4                                                                        ? 4            \
-     : (dtype) != ATTN_F32 && (dtype) < ATTN_Q8_0 && REGISTERS < 32 && FITS_TIGHTLY ? 3            \
-                                                                                    : 2)
+    (FEW > 4                                                                           ? 4         \
+     : ((dtype) == ATTN_F16 || (dtype) == ATTN_BF16) && REGISTERS < 32 && FITS_TIGHTLY ? 3         \
+                                                                                       : 2)
 
 /* Each a function of its own, as those of Q K^T; `_pair` and `_last` for columns left over. */
 #define PV_ROWS(name, dtype, rows, vectors)                                                        \
@@ -1002,11 +1013,14 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
 #define PV_WAYS(size)                                                                              \
     {                                                                                              \
         WAYS_OF_SIZE(pv_f32, size), WAYS_OF_SIZE(pv_f16, size), WAYS_OF_SIZE(pv_bf16, size),       \
-            WAYS_OF_SIZE(pv_q8_0, size), WAYS_OF_SIZE(pv_q5_0, size), WAYS_OF_SIZE(pv_q4_0, size)  \
+            WAYS_OF_SIZE(pv_e4m3, size), WAYS_OF_SIZE(pv_e5m2, size), WAYS_OF_SIZE(pv_q8_0, size), \
+            WAYS_OF_SIZE(pv_q5_0, size), WAYS_OF_SIZE(pv_q4_0, size)                               \
     }
 PV_TYPE(pv_f32, ATTN_F32)
 PV_TYPE(pv_f16, ATTN_F16)
 PV_TYPE(pv_bf16, ATTN_BF16)
+PV_TYPE(pv_e4m3, ATTN_E4M3)
+PV_TYPE(pv_e5m2, ATTN_E5M2)
 PV_TYPE(pv_q8_0, ATTN_Q8_0)
 PV_TYPE(pv_q5_0, ATTN_Q5_0)
 PV_TYPE(pv_q4_0, ATTN_Q4_0)
@@ -1014,12 +1028,13 @@ PV_TYPE(pv_q4_0, ATTN_Q4_0)
 /* All whole vectors of columns of V as it lies; returns how many columns that are. */
 INLINE int64_t isa(pv_columns)(const attn_product *p, const attn_runs *v)
 {
-    static void (*const ways[3][6][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
+    static void (*const ways[3][8][4])(const simd_columns *) = { PV_WAYS(), PV_WAYS(_pair),
                                                                  PV_WAYS(_last) };
-    static const int most[6][4] = { WIDEST(ATTN_F32),  WIDEST(ATTN_F16),  WIDEST(ATTN_BF16),
-                                    WIDEST(ATTN_Q8_0), WIDEST(ATTN_Q5_0), WIDEST(ATTN_Q4_0) };
+    static const int most[8][4] = { WIDEST(ATTN_F32),  WIDEST(ATTN_F16),  WIDEST(ATTN_BF16),
+                                    WIDEST(ATTN_E4M3), WIDEST(ATTN_E5M2), WIDEST(ATTN_Q8_0),
+                                    WIDEST(ATTN_Q5_0), WIDEST(ATTN_Q4_0) };
     const int rows = isa(rows_of)(p->lanes), way = isa(way_of)(rows);
-    const int dtype = IN_UNITS(v->dtype) ? 3 + v->dtype - ATTN_Q8_0 : v->dtype;
+    const int dtype = v->dtype;
     simd_columns q = {
         .p = p->by, .v = v, .n = p->n, .at = attn_first_lane(p->lanes), .ahead = p->ahead
     };
@@ -1386,26 +1401,8 @@ static void isa(add_rows)(float *s, const float *const *x, float factor, int n)
 CONVERT(widen_f16, float, uint16_t, FROM_F16)
 CONVERT(widen_bf16, float, uint16_t, FROM_BF16)
 
-/* An 8-bit float is the upper half of an f16, E4M3 after one shift and with another bias. */
-INLINE vf isa(e5m2)(const uint8_t *from)
-{
-    uint16_t h[VL];
-    EACH(i, VL)
-        h[i] = (uint16_t)(from[i] << 8);
-    return v_f16(h);
-}
-
-INLINE vf isa(e4m3)(const uint8_t *from)
-{
-    uint16_t h[VL];
-    EACH(i, VL) {
-        const int rest = from[i] & 0x7f;
-        h[i] = (uint16_t)((from[i] & 0x80) << 8 | (rest == 0x7f ? 0x7e00 : rest << 7));
-    }
-    return v_mul(v_f16(h), v_set1(256.0f));
-}
-#define FROM_E4M3(to, from) v_store(to, isa(e4m3)(from))
-#define FROM_E5M2(to, from) v_store(to, isa(e5m2)(from))
+#define FROM_E4M3(to, from) v_store(to, v_e4m3(from))
+#define FROM_E5M2(to, from) v_store(to, v_e5m2(from))
 CONVERT(widen_e4m3, float, uint8_t, FROM_E4M3)
 CONVERT(widen_e5m2, float, uint8_t, FROM_E5M2)
 
