@@ -228,7 +228,23 @@ static int has_reason(const attn_params *p, const char *words)
 
 /* Listed keys chunks apart, many heads of a group, values that are part of the keys: gathered, and as a
  * boolean mask. */
-static int gathered;
+static int gathered, divided;
+
+/* divide_lists runs the listed call by workers, whose parts of the keys change no bit. */
+static void divide_lists(test_problem *a, const test_problem *b)
+{
+    pool workers = pool_of((int)rng_int(2, 5), POOL_SHUFFLED, 0);
+    const int gathers = has_reason(&a->p, "rows read only listed keys");
+    attn_info info;
+    a->p.num_workers = workers.workers;
+    a->p.tuning = "attn-tuning 1 split_work 1 end";
+    a->p.parallel_for = pool_for;
+    a->p.parallel_user = &workers;
+    divided += gathers && attn_explain(&a->p, &info) == ATTN_OK && info.key_parts > 1 &&
+               has_reason(&a->p, "rows read only listed keys");
+    CHECK(test_run(&a->p) == ATTN_OK && problem_same_bits(a, b), "lists of keys, %d workers",
+          workers.workers);
+}
 
 static void law_lists(int round)
 {
@@ -257,6 +273,7 @@ static void law_lists(int round)
     as_bool(&b.p, all_pairs(&a.p));
     gathered += has_reason(&a.p, "rows read only listed keys");
     same(&a, &b, "lists of keys");
+    divide_lists(&a, &b);
 }
 
 /* A block mask as bitmap and as CSR. */
@@ -1231,4 +1248,5 @@ TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks,
                 laws[n].run(round);
     }
     CHECK(gathered > 0 || !all_cases_run(), "no call read only listed keys");
+    CHECK(divided > 0 || !all_cases_run(), "no list of keys was divided among workers");
 }
