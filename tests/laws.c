@@ -246,6 +246,22 @@ static void divide_lists(test_problem *a, const test_problem *b)
           workers.workers);
 }
 
+/* list_neighbours makes the list, one for all rows, two runs of neighbouring keys. */
+static void list_neighbours(attn_params *p)
+{
+    attn_key_list *x = &p->key_list;
+    const int64_t width = x->width, room = p->seq_len_kv - width;
+    const int64_t gap = room > 0 ? rng_int(0, room) : 0;
+    const int64_t first = room > gap ? rng_int(0, room - gap) : 0;
+    int32_t *keys = test_alloc((size_t)width * sizeof *keys);
+    for (int64_t n = 0; n < width; n++) {
+        const int64_t key = first + n + (n < width / 2 ? 0 : gap);
+        keys[n] = key < p->seq_len_kv ? (int32_t)key : -1;
+    }
+    x->data = keys;
+    x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
+}
+
 static void law_lists(int round)
 {
     static const char *const beside[] = { "causal", "causal_off", "window",  "kv_len",   "key_base",
@@ -268,6 +284,9 @@ static void law_lists(int round)
     features_make(&a, shape, list, count);
     if (round % 4 == 3 && !a.p.kv_rows.page_size && !a.p.kv_rows.ring)
         quantise_for_levels(&a);
+    if (rng_chance(40))
+        list_neighbours(&a.p);
+    a.p.tile_keys = rng_chance(50) ? 32 : a.p.tile_keys; /* tiles of keys end between blocks */
     twin(&a, &b);
     clear_masks(&b.p);
     as_bool(&b.p, all_pairs(&a.p));
