@@ -7611,7 +7611,7 @@ static void list_rows(const tile *t, int which, int64_t j, int64_t n, attn_runs 
                       const char **list)
 {
     const attn_tensor *x = key_tensor(t, which);
-    const int64_t stride = bytes_between(x->dtype, x->stride_seq);
+    const ptrdiff_t stride = bytes_between(x->dtype, x->stride_seq);
     key_place at = tile_key_at(t, j);
     int64_t i;
     list[0] = row_of(t, which, &at);
