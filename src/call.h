@@ -42,6 +42,13 @@ typedef struct lane {
     int64_t cut;     /* and from this one on they are read from p.recent. */
 } lane;
 
+/* A skip_row is what decides about the blocks of a lane (src/skip.c). */
+typedef struct skip_row {
+    int64_t from, to; /* Blocks that begin at keys `from` to `to`-1 may be left out, */
+    float limit;      /* if no logit of theirs is above the limit. */
+    float m;          /* What is left out counts relative to this maximum. */
+} skip_row;
+
 /* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
 enum { STORED, RECENT, VERSIONS };
 
@@ -105,7 +112,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, skips, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -184,8 +191,10 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight; /* Nonzero means that states go on behind o. */
-    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;    /* Nonzero means that states go on behind o. */
+    int referring;  /* Nonzero means that the rows' reference is computed. */
+    skip_row *skip; /* skip[rows] is NULL where nothing may be left out. */
+    float dead;     /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
