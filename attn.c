@@ -3924,13 +3924,6 @@ typedef struct lane {
     int64_t cut;     /* and from this one on they are read from p.recent. */
 } lane;
 
-/* A skip_row is what decides about the blocks of a lane (src/skip.c). */
-typedef struct skip_row {
-    int64_t from, to; /* Blocks that begin at keys `from` to `to`-1 may be left out, */
-    float limit;      /* if no logit of theirs is above the limit. */
-    float m;          /* What is left out counts relative to this maximum. */
-} skip_row;
-
 /* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
 enum { STORED, RECENT, VERSIONS };
 
@@ -4073,10 +4066,11 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight;    /* Nonzero means that states go on behind o. */
-    int referring;  /* Nonzero means that the rows' reference is computed. */
-    skip_row *skip; /* skip[rows] is NULL where nothing may be left out. */
-    float dead;     /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;   /* Nonzero means that states go on behind o. */
+    int referring; /* Nonzero means that the rows' reference is computed (src/skip.c). */
+    float *skip;   /* skip is [2][rows], limits and maxima, or NULL where no block is left out. */
+    int64_t skip_from, skip_to; /* Every lane may leave out blocks that begin at these keys. */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
@@ -6729,7 +6723,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
-    pl->skips = place(&at, has_skip(&pr->p) ? pl->rows : 0, sizeof(skip_row));
+    pl->skips = place(&at, has_skip(&pr->p) ? 2 * pl->rows : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }
@@ -7226,7 +7220,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->qt = (float *)(void *)(own + pl->qt);
     t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
-    t->skip = has_skip(&c->pr.p) ? (skip_row *)(void *)(own + pl->skips) : NULL;
+    t->skip = has_skip(&c->pr.p) ? (float *)(void *)(own + pl->skips) : NULL;
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
             (float *)(void *)(own + pl->states) + i * pl->state_floats;
@@ -8255,20 +8249,48 @@ static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
 #define SKIP_MARGIN 0x1.004p+0f
 #define SKIP_FLOOR 0x1p-100f
 
-/* ---- the reference */
+/* ---- the reference
 
-/* begin_references sets which blocks each lane may leave out; none is until set_limits. */
+   t->skip holds [rows] limits, above which a logit keeps its block, and [rows] maxima m. */
+
+static float *reference_m(const tile *t)
+{
+    return t->skip + t->pl->rows;
+}
+
+/* skips_from and skips_to give the first key of a lane's first block that may be left out, and of the first
+ * block behind these. */
+static int64_t skips_from(const tile *t, const lane *l)
+{
+    return l->lo + ATTN_BLOCK - (t->s.key_base + l->lo) % ATTN_BLOCK;
+}
+
+static int64_t skips_to(const tile *t, const lane *l)
+{
+    const int64_t last = l->hi - 1;
+    return last - (t->s.key_base + last) % ATTN_BLOCK - (SKIP_LAST - 1) * ATTN_BLOCK;
+}
+
+/* may_skip tells whether a block that begins at key j is none of a lane's reference. */
+static int may_skip(const tile *t, const lane *l, int64_t j)
+{
+    return l->lo < l->hi && j >= skips_from(t, l) && j < skips_to(t, l);
+}
+
+/* begin_references lets no lane leave anything out until set_limits, but for those without a row. */
 static void begin_references(tile *t)
 {
     int r;
+    t->skip_from = 0;
+    t->skip_to = INT64_MAX;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
-        const int64_t base = t->s.key_base, last = l->hi - 1;
-        skip_row *to = &t->skip[r];
-        to->from = l->lo + ATTN_BLOCK - (base + l->lo) % ATTN_BLOCK;
-        to->to = last - (base + last) % ATTN_BLOCK - (SKIP_LAST - 1) * ATTN_BLOCK;
-        to->limit = NEG_INF;
-        to->m = 0.0f;
+        t->skip[r] = l->used ? NEG_INF : -NEG_INF;
+        reference_m(t)[r] = 0.0f;
+        if (!l->used)
+            continue;
+        t->skip_from = max64(t->skip_from, skips_from(t, l));
+        t->skip_to = min64(t->skip_to, l->lo < l->hi ? skips_to(t, l) : 0);
     }
 }
 
@@ -8280,17 +8302,14 @@ static int64_t next_reference(const tile *t, int64_t j)
     int r;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *l = &t->lanes[r];
-        const skip_row *of = &t->skip[r];
-        const int64_t at = max64(j, j < of->from ? l->lo : of->to);
+        int64_t at;
+        if (l->lo >= l->hi)
+            continue;
+        at = max64(j, j < skips_from(t, l) ? l->lo : skips_to(t, l));
         if (at < l->hi)
             first = min64(first, at);
     }
     return first;
-}
-
-static int may_skip(const skip_row *of, int64_t j)
-{
-    return j >= of->from && j < of->to;
 }
 
 /* clip_lanes hides n keys from the lanes that have end[lane] = 0; in the others it is n. */
@@ -8307,7 +8326,7 @@ static void keep_reference(tile *t, float *s, int n, int64_t j)
     int *const end = t->lane_ints + t->pl->rows;
     int r;
     for (r = 0; r < t->pl->rows; r++)
-        end[r] = may_skip(&t->skip[r], j) ? 0 : n;
+        end[r] = may_skip(t, &t->lanes[r], j) ? 0 : n;
     clip_lanes(t, s, n, end);
 }
 
@@ -8324,7 +8343,6 @@ static void set_limits(tile *t, const float *m, const float *l)
     int r;
     for (r = 0; r < t->pl->rows; r++) {
         const lane *at = &t->lanes[r];
-        skip_row *to = &t->skip[r];
         float x;
         if (!at->used || l[r] == 0.0f)
             continue;
@@ -8333,12 +8351,43 @@ static void set_limits(tile *t, const float *m, const float *l)
         x = x / (float)blocks_of_lane(t, at);
         x = log2_canon(x);
         x = m[r] + x;
-        to->m = m[r];
-        to->limit = is_nan(x) ? NEG_INF : x;
+        reference_m(t)[r] = m[r];
+        t->skip[r] = is_nan(x) ? NEG_INF : x;
     }
 }
 
 /* ---- blocks */
+
+/* limits_at gives the limits of a block that begins at key j. With one of -inf a lane can lose nothing but
+ * dead keys. */
+static const float *limits_at(tile *t, int64_t j)
+{
+    float *const limits = t->lane_values + t->pl->rows;
+    int r;
+    if (j >= t->skip_from && j < t->skip_to)
+        return t->skip;
+    for (r = 0; r < t->pl->rows; r++)
+        limits[r] = !t->lanes[r].used || may_skip(t, &t->lanes[r], j) ? t->skip[r] : NEG_INF;
+    return limits;
+}
+
+/* judge_lanes sets low[lane] to 1 for the lanes that leave out a block, whose largest logits high has, and
+ * counts them. high then has what is left out, relative to m: -inf for nothing. */
+static int judge_lanes(float *RESTRICT high, int *RESTRICT low, const float *RESTRICT limit,
+                       const float *RESTRICT m, int rows)
+{
+    int r, k, count = 0;
+    for (r = 0; r < rows; r += 4)
+        for (k = r; k < r + 4; k++) {
+            const int is_low = high[k] <= limit[k];
+            float x = high[k] - m[k];
+            x = choose(x > SKIP_LEAST, x, SKIP_LEAST);
+            high[k] = choose(is_low & !is_neg_inf(high[k]), x, NEG_INF);
+            low[k] = is_low;
+            count += is_low;
+        }
+    return count;
+}
 
 static int holds_nan(const float *s, int n, int rows)
 {
@@ -8348,62 +8397,44 @@ static int holds_nan(const float *s, int n, int rows)
     return any;
 }
 
-/* judge_block sets end[lane] to 0 for the lanes that leave the block out, to n for the others, and counts
- * the former. high has the largest logits, which do not tell of NaNs. */
-static int judge_block(const tile *t, const float *high, const float *s, int n, attn_lanes lanes,
-                       int64_t j, int *end)
+/* keep_nans takes the lanes with a NaN among n logits out of those that leave them out, and counts those. */
+static int keep_nans(const float *s, int n, int rows, float *high, int *low)
 {
-    const int rows = t->pl->rows;
-    int r, count = 0, finite;
+    int r, count = 0;
     for (r = 0; r < rows; r++)
-        end[r] = n;
-    for (r = lanes.begin; r < lanes.end; r++) {
-        const int out = may_skip(&t->skip[r], j) && high[r] <= t->skip[r].limit;
-        end[r] = out ? 0 : n;
-        count += out;
-    }
-    finite = count == 0 || t->pl->kernels->finite(s, (int64_t)n * rows);
-    for (r = lanes.begin; r < lanes.end && !finite; r++)
-        if (end[r] == 0 && holds_nan(s + r, n, rows)) {
-            end[r] = n;
-            count--;
+        if (low[r] && holds_nan(s + r, n, rows)) {
+            low[r] = 0;
+            high[r] = NEG_INF;
+            count++;
         }
     return count;
 }
 
-/* add_skipped adds 2^(high - m) to d where end[lane] is 0. A block without an alive key adds nothing. */
-static void add_skipped(tile *t, float *high, const int *end, float *d)
+/* skip_block decides about n keys from j on, which one block holds. It returns 1 if all lanes leave them out,
+ * and otherwise hides them from those that do. */
+static int skip_block(tile *t, float *s, int n, int64_t j, float *d)
 {
+    const attn_kernels *kernels = t->pl->kernels;
     const int rows = t->pl->rows;
-    float *const zero = high + rows;
-    int r;
+    float *const high = t->lane_values, *const zero = high + 2 * rows;
+    int *const low = t->lane_ints + rows;
+    int r, count;
     for (r = 0; r < rows; r++) {
-        const float x = high[r] - t->skip[r].m;
-        const int none = end[r] != 0 || is_neg_inf(high[r]);
-        high[r] = none ? NEG_INF : x > SKIP_LEAST ? x : SKIP_LEAST;
+        high[r] = NEG_INF;
         zero[r] = 0.0f;
     }
-    t->pl->kernels->exp_sum(high, 1, 0.0f, zero, d);
-}
-
-/* skip_block decides about n keys from j on, which one block holds and `lanes` see. It returns 1 if all of
- * these leave them out, and otherwise hides them from those that do. */
-static int skip_block(tile *t, float *s, int n, attn_lanes lanes, int64_t j, float *d)
-{
-    const int rows = t->pl->rows;
-    float *const high = t->lane_values;
-    int *const end = t->lane_ints + rows;
-    int r, count;
-    for (r = 0; r < rows; r++)
-        high[r] = NEG_INF;
-    t->pl->kernels->maximum(s, n, high);
-    count = judge_block(t, high, s, n, lanes, j, end);
+    kernels->maximum(s, n, high);
+    count = judge_lanes(high, low, limits_at(t, j), reference_m(t), rows);
+    if (count && !kernels->finite(s, (int64_t)n * rows))
+        count -= keep_nans(s, n, rows, high, low);
     if (count == 0)
         return 0;
-    add_skipped(t, high, end, d);
-    if (count == lanes.end - lanes.begin)
+    kernels->exp_sum(high, 1, 0.0f, zero, d);
+    if (count == rows)
         return 1;
-    clip_lanes(t, s, n, end);
+    for (r = 0; r < rows; r++)
+        low[r] = low[r] ? 0 : n;
+    clip_lanes(t, s, n, low);
     return 0;
 }
 
@@ -8413,7 +8444,7 @@ static int skip_block(tile *t, float *s, int n, attn_lanes lanes, int64_t j, flo
  * sink, and d is relative to m_ref. */
 static float dropped_share(float m, float l, float m_ref, float d)
 {
-    float x = m_ref - m, all;
+    float x = d == 0.0f ? 0.0f : m_ref - m, all; /* Without a reference m may lie anywhere. */
     if (l == 0.0f)
         return 0.0f;
     x = exp2_canon(x);
@@ -8434,7 +8465,7 @@ static void write_dropped(const tile *t, const float *m, const float *l, const f
         const lane *at = &t->lanes[r];
         if (at->used)
             store_f32(p->skip.dropped, state_row(p, &t->s, at->head, at->i),
-                      dropped_share(m[r], l[r], t->skip[r].m, d[r]));
+                      dropped_share(m[r], l[r], reference_m(t)[r], d[r]));
     }
 }
 
@@ -8863,7 +8894,7 @@ static int leaves_block(tile *t, int i, int64_t j)
         keep_reference(t, s, n, j);
         return 0;
     }
-    if (!skip_block(t, s, n, t->blocks[i].lanes, j, state_tail(t, t->state)))
+    if (!skip_block(t, s, n, j, state_tail(t, t->state)))
         return 0;
     t->blocks[i].lanes.end = t->blocks[i].lanes.begin;
     return 1;

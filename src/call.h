@@ -42,13 +42,6 @@ typedef struct lane {
     int64_t cut;     /* and from this one on they are read from p.recent. */
 } lane;
 
-/* A skip_row is what decides about the blocks of a lane (src/skip.c). */
-typedef struct skip_row {
-    int64_t from, to; /* Blocks that begin at keys `from` to `to`-1 may be left out, */
-    float limit;      /* if no logit of theirs is above the limit. */
-    float m;          /* What is left out counts relative to this maximum. */
-} skip_row;
-
 /* A key has two versions: as p.k and p.v hold it, and as p.recent does. */
 enum { STORED, RECENT, VERSIONS };
 
@@ -191,10 +184,11 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight;    /* Nonzero means that states go on behind o. */
-    int referring;  /* Nonzero means that the rows' reference is computed. */
-    skip_row *skip; /* skip[rows] is NULL where nothing may be left out. */
-    float dead;     /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;   /* Nonzero means that states go on behind o. */
+    int referring; /* Nonzero means that the rows' reference is computed (src/skip.c). */
+    float *skip;   /* skip is [2][rows], limits and maxima, or NULL where no block is left out. */
+    int64_t skip_from, skip_to; /* Every lane may leave out blocks that begin at these keys. */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */

@@ -131,7 +131,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
-    pl->skips = place(&at, has_skip(&pr->p) ? pl->rows : 0, sizeof(skip_row));
+    pl->skips = place(&at, has_skip(&pr->p) ? 2 * pl->rows : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }

@@ -141,7 +141,7 @@ static int leaves_block(tile *t, int i, int64_t j)
         keep_reference(t, s, n, j);
         return 0;
     }
-    if (!skip_block(t, s, n, t->blocks[i].lanes, j, state_tail(t, t->state)))
+    if (!skip_block(t, s, n, j, state_tail(t, t->state)))
         return 0;
     t->blocks[i].lanes.end = t->blocks[i].lanes.begin;
     return 1;

@@ -377,6 +377,38 @@ static void check_pages(int round)
         CHECK(problem_same_bits(&a, &b) && same_bounds(&a.p, &b.p), "pages");
 }
 
+/* Entries with equal keys may say so: each row still decides by its own last keys. */
+static void check_shared(int round)
+{
+    enum { ENTRIES = 4, KEYS = 700, SHARED = 600, DIM = 8 };
+    float *q = test_alloc(ENTRIES * DIM * sizeof *q), *o = test_alloc(ENTRIES * DIM * sizeof *o);
+    float *k = test_alloc((size_t)ENTRIES * KEYS * DIM * sizeof *k);
+    attn_params p, alone;
+    (void)round;
+    memset(&p, 0, sizeof p);
+    for (int n = 0; n < ENTRIES * DIM; n++)
+        q[n] = rng_normal();
+    for (int n = 0; n < ENTRIES * KEYS * DIM; n++)
+        k[n] =
+            n >= KEYS * DIM && n % (KEYS * DIM) < SHARED * DIM ? k[n % (KEYS * DIM)] : rng_normal();
+    p.batch = ENTRIES;
+    p.num_heads_q = p.seq_len_q = 1;
+    p.seq_len_kv = KEYS;
+    p.head_dim = DIM;
+    p.q.data = q;
+    p.k.data = p.v.data = k;
+    p.o.data = o;
+    p.scale = 3.0f;
+    ask(&p, 0.5f);
+    alone = p;
+    alone.o.data = test_alloc(ENTRIES * DIM * sizeof *o);
+    ask(&alone, 0.5f);
+    p.shared_keys = SHARED;
+    if (run_part(&p, "shared keys") && run_part(&alone, "each its own"))
+        CHECK(memcmp(o, alone.o.data, ENTRIES * DIM * sizeof *o) == 0 && same_bounds(&p, &alone),
+              "shared keys");
+}
+
 /* Rows of a prefill are those of decoding. */
 static void check_steps(int round)
 {
@@ -433,6 +465,42 @@ static void check_nothing(int round)
     CHECK(problem_same_bits(&a, &b), "nothing left out");
     for (int64_t i = 0; i < a.p.seq_len_q && a.p.q_len == NULL && a.p.cu_seqlens_q == NULL; i++)
         CHECK(b.p.skip.dropped[i] == 0, "nothing left out, but %g", (double)b.p.skip.dropped[i]);
+}
+
+/* Lists of keys are masks: what they hide counts among the blocks of a row, and bits are those of a mask. */
+static void check_lists(int round)
+{
+    enum { KEYS = 6000, LISTED = 160, DIM = 64 };
+    int32_t *list = test_alloc(LISTED * sizeof *list);
+    uint8_t *shown = test_alloc(KEYS);
+    float o[DIM];
+    test_problem t;
+    test_shape s = shape_random();
+    attn_params masked;
+    s.batch = s.heads_q = s.heads_kv = s.seq_q = 1;
+    s.seq_kv = KEYS;
+    s.dim = s.dim_v = DIM;
+    problem_make(&t, &s);
+    memset(shown, 0, KEYS);
+    for (int n = 0; n < LISTED; n++) {
+        list[n] = n < LISTED - 20 ? n * 37 + n % 7 + round : KEYS - LISTED + n;
+        shown[list[n]] = 1;
+    }
+    t.p.scale = 1.0f;
+    ask(&t.p, 0.5f);
+    masked = t.p;
+    masked.bool_mask.data = shown;
+    masked.o.data = o;
+    memset(&masked.lse, 0, sizeof masked.lse);
+    memset(&masked.stats, 0, sizeof masked.stats);
+    ask(&masked, 0.5f);
+    t.p.key_list.data = list;
+    t.p.key_list.width = LISTED;
+    if (problem_run(&t) && run_part(&masked, "a mask"))
+        CHECK(memcmp(o, t.p.o.data, sizeof o) == 0 && same_bounds(&t.p, &masked) &&
+                  t.p.skip.dropped[0] > 0,
+              "a list, and a mask: %.9g and %.9g", (double)t.p.skip.dropped[0],
+              (double)masked.skip.dropped[0]);
 }
 
 /* ---- numbers that are not finite ------------------------------------------------------------- */
@@ -492,6 +560,27 @@ static void check_nan_logits(int round)
     if (run_part(&p, "a NaN in K"))
         CHECK(isnan(*(const float *)p.o.data) && isnan(p.skip.dropped[0]),
               "a NaN logit at key %d does not show", j);
+}
+
+/* Rows whose reference a mask hides leave nothing out, however low their logits are. */
+static void check_hidden_reference(int round)
+{
+    const size_t bytes = FEW * WIDTH * sizeof(float);
+    attn_params a, b;
+    uint8_t *shown = test_alloc(MANY);
+    make_plain(&a);
+    for (int j = 0; j < MANY; j++)
+        shown[j] = j >= 16 + 16 * round && j < MANY - 80;
+    a.scale = 10.0f;
+    a.bool_mask.data = shown;
+    a.bool_mask.stride_q = ATTN_STRIDE_BROADCAST;
+    b = a;
+    memset(&b.skip, 0, sizeof b.skip);
+    b.o.data = test_alloc(bytes);
+    if (run_part(&a, "no reference") && run_part(&b, "no skipping"))
+        CHECK(memcmp(a.o.data, b.o.data, bytes) == 0 && a.skip.dropped[0] == 0 &&
+                  a.skip.dropped[FEW - 1] == 0,
+              "rows without a reference: %g left out", (double)a.skip.dropped[0]);
 }
 
 /* ---- sentences ------------------------------------------------------------------------------- */
@@ -576,6 +665,9 @@ static const struct {
     { "nothing", 20, check_nothing },
     { "values left out", 5, check_values_left_out },
     { "nan logits", 20, check_nan_logits },
+    { "hidden reference", 3, check_hidden_reference },
+    { "shared", 4, check_shared },
+    { "lists", 6, check_lists },
     { "misuse", 1, check_misuse },
     { "auto", 1, check_auto },
     { "alone", 1, check_alone },
