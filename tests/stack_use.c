@@ -61,6 +61,7 @@ static void run_skip(void)
     void *room;
     size_t bytes;
     plain = params;
+    params.impl = ATTN_IMPL_TILED;
     params.skip.below = 0.5f;
     params.skip.dropped = everything[DQ];
     if (attn_workspace_size(&params, &bytes) != ATTN_OK || (room = malloc(bytes)) == NULL ||
