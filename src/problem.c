@@ -153,7 +153,8 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys &&
+        !(p->skip.below > 0))
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -233,9 +234,15 @@ static int has_insight(const attn_params *p)
     return p->insight.entropy || p->insight.top;
 }
 
+/* has_skip tells whether blocks of keys may be left out. */
+static int has_skip(const attn_params *p)
+{
+    return p->skip.below > 0;
+}
+
 static int wants_rows(const attn_params *p)
 {
-    return p->partial || wants_results(p) || has_insight(p);
+    return p->partial || wants_results(p) || has_insight(p) || has_skip(p);
 }
 
 /* wants_pairs tells whether a list of its own computes logits again. */
