@@ -4420,10 +4420,16 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
+/* has_skip tells whether blocks of keys may be left out. */
+static int has_skip(const attn_params *p)
+{
+    return p->skip.below > 0;
+}
+
 static int choose_impl(const attn_params *p)
 {
     if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys &&
-        !(p->skip.below > 0))
+        !has_skip(p))
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -4501,12 +4507,6 @@ static int wants_results(const attn_params *p)
 static int has_insight(const attn_params *p)
 {
     return p->insight.entropy || p->insight.top;
-}
-
-/* has_skip tells whether blocks of keys may be left out. */
-static int has_skip(const attn_params *p)
-{
-    return p->skip.below > 0;
 }
 
 static int wants_rows(const attn_params *p)
@@ -8234,8 +8234,9 @@ static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
  *
  *     16 2^bm <= below * l 2^m / n
  *
- * so that the row loses at most the share `below`. What decides is canonical and the row's own; the tile,
- * the worker and the step that take the row do not matter. The rules are in docs/canon.md.
+ * so that the row loses at most the share `below`. The row compares bm - m with the logarithm of the rest: a
+ * limit m + log2(...) would be rounded to the unit of m, which may be large. What decides is canonical and the
+ * row's own; the tile, the worker and the step that take the row do not matter. The rules are in docs/canon.md.
  *
  * A state goes on behind o with d [rows], the sum of 2^(bm - m) over the blocks left out.
  */
@@ -8243,15 +8244,17 @@ static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
 #define SKIP_LAST 4
 /* 15/16 of 1/16, which leaves roundings a part in 16. */
 #define SKIP_SHARE 0x1.ep-5f
-/* What is left out counts as at least 2^SKIP_LEAST of the reference, where exp2 might give +0. */
+/* What is left out counts as at least 2^SKIP_LEAST of the reference, where exp2 might give +0. A row that
+ * may not lose as much in a block leaves nothing out. */
 #define SKIP_LEAST (-120.0f)
-/* Roundings make the share that is written at most 2^-10 of it too small, and it is not below this. */
+/* Roundings make the share that is written at most 2^-10 of it too small, and it is not below this, unless
+ * the caller allows less. */
 #define SKIP_MARGIN 0x1.004p+0f
 #define SKIP_FLOOR 0x1p-100f
 
 /* ---- the reference
 
-   t->skip holds [rows] limits, above which a logit keeps its block, and [rows] maxima m. */
+   t->skip holds [rows] limits of bm - m, above which a row keeps a block, and [rows] maxima m. */
 
 static float *reference_m(const tile *t)
 {
@@ -8350,9 +8353,10 @@ static void set_limits(tile *t, const float *m, const float *l)
         x = x * SKIP_SHARE;
         x = x / (float)blocks_of_lane(t, at);
         x = log2_canon(x);
-        x = m[r] + x;
+        if (is_nan(x))
+            continue;
         reference_m(t)[r] = m[r];
-        t->skip[r] = is_nan(x) ? NEG_INF : x;
+        t->skip[r] = x;
     }
 }
 
@@ -8379,10 +8383,12 @@ static int judge_lanes(float *RESTRICT high, int *RESTRICT low, const float *RES
     int r, k, count = 0;
     for (r = 0; r < rows; r += 4)
         for (k = r; k < r + 4; k++) {
-            const int is_low = high[k] <= limit[k];
+            const int dead = is_neg_inf(high[k]);
             float x = high[k] - m[k];
+            int is_low;
             x = choose(x > SKIP_LEAST, x, SKIP_LEAST);
-            high[k] = choose(is_low & !is_neg_inf(high[k]), x, NEG_INF);
+            is_low = dead | (x <= limit[k]);
+            high[k] = choose(is_low & !dead, x, NEG_INF);
             low[k] = is_low;
             count += is_low;
         }
@@ -8440,9 +8446,9 @@ static int skip_block(tile *t, float *s, int n, int64_t j, float *d)
 
 /* ---- the result */
 
-/* dropped_share gives a bound on the share that a row left out. m and l are those of the keys kept and the
- * sink, and d is relative to m_ref. */
-static float dropped_share(float m, float l, float m_ref, float d)
+/* dropped_share gives a bound on the share that a row left out, which is at most `below`. m and l are those of
+ * the keys kept and the sink, and d is relative to m_ref. */
+static float dropped_share(float m, float l, float m_ref, float d, float below)
 {
     float x = d == 0.0f ? 0.0f : m_ref - m, all; /* Without a reference m may lie anywhere. */
     if (l == 0.0f)
@@ -8453,7 +8459,9 @@ static float dropped_share(float m, float l, float m_ref, float d)
     all = l + x;
     x = x / all;
     x = x * SKIP_MARGIN;
-    return d > 0.0f && x < SKIP_FLOOR ? SKIP_FLOOR : x;
+    if (d > 0.0f && x < SKIP_FLOOR)
+        x = below < SKIP_FLOOR ? below : SKIP_FLOOR;
+    return x;
 }
 
 /* write_dropped writes the bounds of finished rows, by m and l after the sink. */
@@ -8465,7 +8473,7 @@ static void write_dropped(const tile *t, const float *m, const float *l, const f
         const lane *at = &t->lanes[r];
         if (at->used)
             store_f32(p->skip.dropped, state_row(p, &t->s, at->head, at->i),
-                      dropped_share(m[r], l[r], reference_m(t)[r], d[r]));
+                      dropped_share(m[r], l[r], reference_m(t)[r], d[r], p->skip.below));
     }
 }
 

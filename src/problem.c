@@ -151,10 +151,16 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
+/* has_skip tells whether blocks of keys may be left out. */
+static int has_skip(const attn_params *p)
+{
+    return p->skip.below > 0;
+}
+
 static int choose_impl(const attn_params *p)
 {
     if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys &&
-        !(p->skip.below > 0))
+        !has_skip(p))
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -232,12 +238,6 @@ static int wants_results(const attn_params *p)
 static int has_insight(const attn_params *p)
 {
     return p->insight.entropy || p->insight.top;
-}
-
-/* has_skip tells whether blocks of keys may be left out. */
-static int has_skip(const attn_params *p)
-{
-    return p->skip.below > 0;
 }
 
 static int wants_rows(const attn_params *p)

@@ -242,9 +242,8 @@ static void compare_rows(const attn_params *p)
             }
 }
 
-static const char *const banned[] = { "partial", "logits", "score_fn", NULL };
-static const char *const banned_stored[] = { "partial",  "logits", "score_fn",
-                                             "odd_dims", "mixed",  NULL };
+static const char *const banned[] = { "partial", "logits", NULL };
+static const char *const banned_stored[] = { "partial", "logits", "odd_dims", "mixed", NULL };
 
 static float random_below(void)
 {
@@ -289,8 +288,7 @@ static void make_call(test_problem *t, const char *first, int64_t most, int whol
 static void check_oracle(int round)
 {
     const char *const name = features[round % feature_count].name;
-    const int barred = strcmp(name, "partial") == 0 || strcmp(name, "logits") == 0 ||
-                       strcmp(name, "score_fn") == 0;
+    const int barred = strcmp(name, "partial") == 0 || strcmp(name, "logits") == 0;
     const float below = random_below();
     test_problem t;
     make_call(&t, barred ? NULL : name, 600, 0);
@@ -583,6 +581,43 @@ static void check_hidden_reference(int round)
               "rows without a reference: %g left out", (double)a.skip.dropped[0]);
 }
 
+/* Logits so large that their unit is 16: a limit rounded to it would leave out a block of 16 keys as likely as
+ * the only one of the reference. */
+static void check_large_logits(int round)
+{
+    enum { KEYS = 6 * BLOCK };
+    const size_t bytes = FEW * WIDTH * sizeof(float);
+    attn_params a, b;
+    make_plain(&a);
+    a.seq_len_kv = KEYS;
+    a.scale = 1.0f;
+    for (int n = 0; n < FEW * WIDTH; n++)
+        ((float *)(uintptr_t)a.q.data)[n] = n % WIDTH == 0 ? 8192.0f : 0.0f;
+    for (int j = 0; j < KEYS; j++)
+        ((float *)(uintptr_t)a.k.data)[j * WIDTH] =
+            j == round || j / BLOCK == 1 ? 16384.0f : -16384.0f;
+    b = a;
+    a.skip.below = 0.5f;
+    memset(&b.skip, 0, sizeof b.skip);
+    b.o.data = test_alloc(bytes);
+    if (run_part(&a, "large logits") && run_part(&b, "no skipping"))
+        CHECK(memcmp(a.o.data, b.o.data, bytes) == 0 && a.skip.dropped[0] == 0,
+              "%g of a row left out, 0.5 allowed", (double)a.skip.dropped[0]);
+}
+
+/* However little is allowed, the bound is not above it, and 0 only where nothing is left out. */
+static void check_least(int round)
+{
+    static const float few[] = { 1e-25f, 4e-33f, 1e-36f, 1e-44f };
+    attn_params p;
+    make_plain(&p);
+    p.scale = 1.0f;
+    p.skip.below = few[round];
+    if (run_part(&p, "little allowed"))
+        CHECK(p.skip.dropped[0] <= few[round] && (p.skip.dropped[0] > 0) == (few[round] > 1e-34f),
+              "%g left out, %g allowed", (double)p.skip.dropped[0], (double)few[round]);
+}
+
 /* ---- sentences ------------------------------------------------------------------------------- */
 
 static void check_sentence(const attn_params *p, const char *sentence)
@@ -671,6 +706,8 @@ static const struct {
     { "misuse", 1, check_misuse },
     { "auto", 1, check_auto },
     { "alone", 1, check_alone },
+    { "large logits", 2, check_large_logits },
+    { "least", 4, check_least },
 };
 
 TEST_GROUP(skipping, RUN_EACH_SET, "keys of little probability left out, and the bound on it")

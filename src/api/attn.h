@@ -515,8 +515,8 @@ typedef struct attn_insight {
  * A row sums its first block and its last four, of the keys that lengths, causal, window, chunked and
  * prefix leave to it, and its sink. It keeps these. Another block it leaves out if 16 times its largest
  * probability is at most a part in n of `below` of that sum, where n counts the row's blocks. So a row of up
- * to 80 keys leaves out nothing, none loses more than `below`, and a row with a NaN logit in a block keeps
- * that block. With
+ * to five blocks leaves out nothing, none loses more than `below`, and a row with a NaN logit in a block keeps
+ * that block. Blocks begin where the number of a key, key_base included, is a multiple of 16. With
  *
  *     share = the sum of the probabilities left out, sink included in the sum of all
  *
@@ -526,8 +526,8 @@ typedef struct attn_insight {
  *
  * What a row leaves out does not depend on other rows, tiles, workers, pages or the step of a program that
  * computes it, so that bits do not either. Shared prefixes are not shared and listed keys not gathered
- * then. Gradients, parts, raw states (partial), the other levels, logits, insight, impl naive, fast and
- * devices refuse it; AUTO runs tiled. */
+ * then. A row with a NaN in its sums has a NaN here, too. Gradients, parts, raw states (partial), the other
+ * levels, logits, insight, impl naive, fast and devices refuse it; AUTO runs tiled. */
 typedef struct attn_skip {
     float below; /* the largest share of a row that may be left out, below 1; 0 means none */
     /* [batch, num_heads_q, seq_len_q], packed as insight.entropy: the bound of each row. An empty row
