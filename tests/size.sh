@@ -84,8 +84,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 212900
-    judge clang 266200
+    judge gcc 212850
+    judge clang 266000
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
