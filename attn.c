@@ -8945,6 +8945,15 @@ static void enter_block(tile *t, int i)
     weigh_block(t, &e);
 }
 
+/* same_floats tells whether n numbers are equal; a NaN is not. */
+static int same_floats(const float *RESTRICT x, const float *RESTRICT y, int n)
+{
+    int r, other = 0;
+    for (r = 0; r < n; r++)
+        other |= x[r] != y[r];
+    return !other;
+}
+
 /* enter_blocks enters block `first` and returns the next one. Listed keys make blocks of one or two
  * keys. Those up to `next` that have together no more keys than a whole block enter at once if no
  * maximum changes: each then sees the operations that it sees alone. */
@@ -8964,7 +8973,7 @@ static int enter_blocks(tile *t, int first, int next)
         memcpy(old_l, l, bytes);
         e.calm =
             t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + first * rows) & ATTN_IS_CALM;
-        if (memcmp(old_m, m, bytes) == 0) {
+        if (same_floats(old_m, m, rows)) {
             weigh_block(t, &e);
             return end;
         }

@@ -85,7 +85,7 @@ int run_cases(const char *dir, int lines)
                (long long)sum.stored, dtype_name(T.storage), sum.worst_stored);
     if (lines)
         case_print_executed();
-    return sum.cases == 0 && T.only_case < 0;
+    return sum.cases == 0 && all_cases_run();
 }
 
 TEST_GROUP(stored_cases, RUN_ONCE, "tests/cases again with K and V in each storage type")
