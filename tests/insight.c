@@ -218,18 +218,6 @@ static void check_oracle(int round)
 
 /* ---- bit for bit ----------------------------------------------------------------------------- */
 
-/* The same in other tiles, by other workers, with other kernels. */
-static void vary(attn_params *p, pool *workers)
-{
-    p->tile_keys = 16 << rng_int(0, 6);
-    p->num_workers = workers->workers;
-    p->parallel_for = pool_for;
-    p->parallel_user = workers;
-    if (rng_chance(50))
-        p->kernels = attn_kernels_find("portable");
-    p->force_redo = rng_chance(20);
-}
-
 static void check_bits(int round)
 {
     pool workers = pool_of((int)rng_int(2, 9), POOL_SHUFFLED, 0);
@@ -239,7 +227,7 @@ static void check_bits(int round)
     ask(&a.p, (int)rng_int(0, 9), round % 2 == 0 ? 0 : rng_int(1, 40), 0);
     twin(&a, &b);
     ask_again(&b.p);
-    vary(&b.p, &workers);
+    vary_execution(&b.p, &workers);
     if (problem_run(&a) && problem_run(&b))
         CHECK(problem_same_bits(&a, &b) && same_insight(&a.p, &b.p), "tiles, workers, kernels");
 }
@@ -272,7 +260,7 @@ static void check_split(int round)
     ask(&a.p, (int)rng_int(0, 9), rng_int(1, 400), 0);
     twin(&a, &b);
     ask_again(&b.p);
-    vary(&b.p, &workers);
+    vary_execution(&b.p, &workers);
     if (!problem_run(&a) || !problem_run(&b))
         return;
     divided += attn_explain(&b.p, &info) == ATTN_OK && info.key_parts > 1;

@@ -894,6 +894,17 @@ static void law_copies(int round)
     same(&a, &b, "row tiles alone and with copies");
 }
 
+void vary_execution(attn_params *p, pool *workers)
+{
+    p->tile_keys = 16 << rng_int(0, 6);
+    p->num_workers = workers->workers;
+    p->parallel_for = pool_for;
+    p->parallel_user = workers;
+    if (rng_chance(50))
+        p->kernels = attn_kernels_find("portable");
+    p->force_redo = rng_chance(20);
+}
+
 /* ---- calls cut into parts -------------------------------------------------------------------- */
 
 int run_part(const attn_params *p, const char *what)

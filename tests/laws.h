@@ -4,6 +4,7 @@
 #ifndef ATTN_TESTS_LAWS_H
 #define ATTN_TESTS_LAWS_H
 
+#include "pool.h"
 #include "test.h"
 
 enum { MAX_BACKGROUND = 16 };
@@ -24,6 +25,8 @@ void quantise_for_levels(test_problem *t);
 void make_stored(test_problem *t, const char *const *banned);
 /* A copy of a with an output of its own. */
 void twin(const test_problem *a, test_problem *b);
+/* The call in other tiles, by these workers, with other kernels. */
+void vary_execution(attn_params *p, pool *workers);
 /* Runs it; nonzero when it went well, else a failure that names `what`. */
 int run_part(const attn_params *p, const char *what);
 

@@ -20,8 +20,7 @@ work=$build/opencl_check
 test=$build/test
 vendors=${VENDORS:-/etc/OpenCL/vendors}
 failed=0
-every=${EVERY:-1}
-turns=$(git rev-list --count HEAD 2> /dev/null || echo 0)
+. tests/turns.sh
 sample=$((turns % every + 1))/$every
 begin=$(date +%s)
 rm -rf "$work"
@@ -41,12 +40,6 @@ run() {
         printf 'FAILED opencl: %s\n' "$name"
         tail -n 40 "$work/log" | sed 's/^/    | /'
     fi
-}
-
-# Whether it is the turn of what follows.
-turn() {
-    turns=$((turns + 1))
-    [ $((turns % every)) -eq 0 ]
 }
 
 # plainly COMMAND...: kernels as they are written.

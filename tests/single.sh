@@ -27,15 +27,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failed=0
 
-every=${EVERY:-1}
-turns=$(git -C "$here" rev-list --count HEAD 2> /dev/null || echo 0)
-
-# turn: whether it is the turn of what follows.
-turn()
-{
-    turns=$((turns + 1))
-    [ $((turns % every)) -eq 0 ]
-}
+. "$here/turns.sh"
 
 fail()
 {

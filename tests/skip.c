@@ -299,18 +299,6 @@ static void check_oracle(int round)
 
 /* ---- bit for bit ----------------------------------------------------------------------------- */
 
-/* The same in other tiles, by other workers, with other kernels. */
-static void vary(attn_params *p, pool *workers)
-{
-    p->tile_keys = 16 << rng_int(0, 6);
-    p->num_workers = workers->workers;
-    p->parallel_for = pool_for;
-    p->parallel_user = workers;
-    if (rng_chance(50))
-        p->kernels = attn_kernels_find("portable");
-    p->force_redo = rng_chance(20);
-}
-
 static void check_bits(int round)
 {
     pool workers = pool_of((int)rng_int(2, 9), POOL_SHUFFLED, 0);
@@ -323,7 +311,7 @@ static void check_bits(int round)
     ask(&a.p, below);
     twin(&a, &b);
     ask(&b.p, below);
-    vary(&b.p, &workers);
+    vary_execution(&b.p, &workers);
     if (problem_run(&a) && problem_run(&b))
         CHECK(problem_same_bits(&a, &b) && same_bounds(&a.p, &b.p), "tiles, workers, kernels");
 }
@@ -356,7 +344,7 @@ static void check_split(int round)
     ask(&a.p, 0.25f);
     twin(&a, &b);
     ask(&b.p, 0.25f);
-    vary(&b.p, &workers);
+    vary_execution(&b.p, &workers);
     if (!problem_run(&a) || !problem_run(&b))
         return;
     divided += attn_explain(&b.p, &info) == ATTN_OK && info.key_parts > 1;

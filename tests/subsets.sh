@@ -26,6 +26,7 @@
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
+. tests/turns.sh
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-subsets.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
@@ -873,32 +874,24 @@ is_gcc_or_clang()
     [ "$(command -v cc)" -ef "$(command -v gcc)" ] || [ "$(command -v cc)" -ef "$(command -v clang)" ]
 }
 
-# its_turn COMPILER: whether it is there and takes part now.
-its_turn()
-{
-    command -v "$1" >/dev/null 2>&1 && case $1 in
-    gcc) [ $((turn % 2)) -eq 0 ] ;;
-    clang) [ $((turn % 2)) -eq 1 ] || [ "$every" -eq 1 ] ;;
-    esac
-}
-
-every=${EVERY:-1}
-turn=0
-[ "$every" -eq 1 ] || turn=$(git -C "$root" rev-list --count HEAD 2> /dev/null || echo 0)
 compilers=
-for cc in cc gcc clang; do
-    its_turn "$cc" || continue
-    compilers="$compilers $cc"
+! command -v cc >/dev/null 2>&1 || compilers=" cc"
+for cc in gcc clang; do
+    ! turn || ! command -v "$cc" >/dev/null 2>&1 || compilers="$compilers $cc"
+done
+for cc in $compilers; do
     try "$cc, no flags" "$cc" $unoptimized main.c attn.c
     [ "$cc" = cc ] || try_note "$cc"
     [ "$cc" = cc ] || try_compiler "$cc"
     [ "$cc" = cc ] && is_gcc_or_clang || try_companions "$cc"
 done
 [ -n "$compilers" ] || fail "there is no compiler"
-! its_turn gcc || try_cxx gcc g++
-! its_turn clang || try_cxx clang clang++
-for cc in gcc clang; do
-    its_turn "$cc" || continue
+for cc in $compilers; do
+    case $cc in
+    cc) continue ;;
+    gcc) try_cxx gcc g++ ;;
+    clang) try_cxx clang clang++ ;;
+    esac
     try_simd "$cc"
     try_times "$cc"
 done
