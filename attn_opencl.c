@@ -125,7 +125,11 @@ typedef FARPROC library_symbol;
 #define LOADERS                                                                                    \
     "libOpenCL.so.1", "libOpenCL.so", "/vendor/lib64/libOpenCL.so", /* Android */                  \
         "/system/vendor/lib64/libOpenCL.so", "/System/Library/Frameworks/OpenCL.framework/OpenCL"
-#define OPEN_LIBRARY(file) dlopen(file, RTLD_NOW | RTLD_LOCAL)
+/* Drivers stay: they begin threads, and a loader that is opened again may find fewer devices. */
+#ifndef RTLD_NODELETE
+#define RTLD_NODELETE 0
+#endif
+#define OPEN_LIBRARY(file) dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 #define CLOSE_LIBRARY(library) dlclose(library)
 #define FIND_SYMBOL(library, name) dlsym(library, name)
 typedef void *library_symbol;
