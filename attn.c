@@ -4582,9 +4582,26 @@ static key_place listed_at(const attn_params *p, const attn_sequence *s, key_num
                            int64_t place)
 {
     key_place at = key_at(p, s, list.at[place]);
-    at.left = 1;
     at.listed = place;
     return at;
+}
+
+/* next_listed goes to the next place of the list. It returns how many rows further that key lies, or
+ * 0 if it lies elsewhere; within a page it is found without key_at, which divides. */
+static inline int64_t next_listed(const attn_params *p, const attn_sequence *s, key_numbers list,
+                                  key_place *at)
+{
+    const int32_t *number = list.at + at->listed + 1;
+    const int64_t gap = number[0] - number[-1];
+    if (gap >= at->left) {
+        *at = listed_at(p, s, list, at->listed + 1);
+        return 0;
+    }
+    at->listed++;
+    at->in_sequence += gap;
+    at->row += gap;
+    at->left -= gap;
+    return gap;
 }
 
 /* versions_of counts the versions of keys that a call may read. */
@@ -6775,9 +6792,10 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
-    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->gathered && !pl->prefix_keys &&
-           p->num_workers > 1 && !p->part.continued && pl->items > 0 &&
+    const int64_t keys = pl->gathered ? p->key_list.width : pr->max_kv_len;
+    const int64_t work = times(keys, plus(p->head_dim, p->head_dim_v));
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
+           !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
            work >= pl->tuning.split_work;
@@ -6861,7 +6879,7 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below && !has_insight(&pr->p) &&
+    if (sp->level == 0 && !pl->gathered && !pr->drop_below && !has_insight(&pr->p) &&
         !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
@@ -7001,18 +7019,20 @@ static int may_gather(const problem *pr)
 }
 
 /* Of a key that rows pass over each pair takes as long as head_dim + head_dim_v says, and few rows as long
- * as GATHER_LANES. Of a listed key it takes twice as long, since rows are copied, and each has a block of
- * its own (Zen 3: 0.4 microseconds). */
+ * as GATHER_LANES. Of a listed key it takes twice as long, since rows are copied, and each may have a
+ * block of its own. */
 #define GATHER_LANES 16
 #define GATHER_BLOCK 10000
 
-/* gather_waits tells how many times the time of a worker the gathered call takes, as it divides no keys. */
+/* gather_waits tells how many times the time of a worker the gathered call takes, as it divides no
+ * chunk of keys. */
 static int64_t gather_waits(const problem *pr, int64_t lists)
 {
     const attn_params *p = &pr->p;
     const int64_t tiles = ceil_div(lanes_of_list(pr), ATTN_KERNEL_MAX_ROWS);
+    const int64_t chunks = ceil_div(min64(pr->max_kv_len, p->key_list.width), ATTN_CHUNK);
     const int64_t items = times(times(p->batch, p->num_heads_kv), times(lists, tiles));
-    return ceil_div(p->num_workers, max64(items, 1));
+    return ceil_div(p->num_workers, max64(times(items, chunks), 1));
 }
 
 /* is_sparse tells whether a row tile for each list takes less time than tiles full of rows that pass over
@@ -7447,12 +7467,30 @@ OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 
 OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
-    if (t->list.at)
-        *at = listed_at(&t->pr->p, &t->s, t->list, at->listed + 1);
-    else if (t->version == RECENT)
+    if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);
     else
         next_place(&t->pr->p, &t->s, at);
+}
+
+/* next_tile_key goes to the place of the next key. It returns how many rows further that key lies, or 0
+ * if it lies elsewhere. */
+static inline int64_t next_tile_key(const tile *t, key_place *at)
+{
+    if (t->list.at)
+        return next_listed(&t->pr->p, &t->s, t->list, at);
+    next_row(at);
+    if (at->left)
+        return 1;
+    next_tile_place(t, at);
+    return 0;
+}
+
+/* lie_together tells whether n keys from key j on, which lies at that place, lie one after the other. */
+static int lie_together(const tile *t, const key_place *at, int64_t j, int64_t n)
+{
+    const int32_t *const list = t->list.at;
+    return at->left >= n && (!list || list[j + n - 1] - list[j] == n - 1);
 }
 
 /* in_units tells whether keys are read as whole numbers. */
@@ -7468,6 +7506,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
                             at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
     return (const char *)x->data + bytes_between(x->dtype, element);
+}
+
+/* row_behind goes to the place of the next key and gives its row, `row` being that of the key. */
+static inline const char *row_behind(const tile *t, int which, const char *row, int64_t stride,
+                                     key_place *at)
+{
+    const int64_t gap = next_tile_key(t, at);
+    return gap ? row + gap * stride : row_of(t, which, at);
 }
 
 /* scales_of gives the scales of that row. */
@@ -7509,11 +7555,9 @@ static void copy_rows(tile *t, int which, int64_t j)
     key_place at = tile_key_at(t, j);
     const char *row = row_of(t, which, &at);
     int r;
-    for (r = from; r < end; r++, row += stride, next_row(&at)) {
-        if (at.left == 0) {
-            next_tile_place(t, &at);
-            row = row_of(t, which, &at);
-        }
+    for (r = from; r < end; r++) {
+        if (r > from)
+            row = row_behind(t, which, row, stride, &at);
         widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
     }
     keys->copied_from[which] = from < end ? from : end;
@@ -7538,7 +7582,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
     const key_place at = tile_key_at(t, j);
     *stride = x->stride_seq;
-    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[t->version][which] || few_values))
+    if (x->dtype == ATTN_F32 && lie_together(t, &at, j, n) &&
+        (t->pl->in_place[t->version][which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
@@ -7553,12 +7598,27 @@ static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
     const int64_t pitch = t->pl->pitch[KEYS];
     attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
     list[0] = list[1] = row_of(t, KEYS, &at);
-    if (k->dtype == ATTN_Q8_0 && at.left >= n)
+    if (k->dtype == ATTN_Q8_0 && lie_together(t, &at, j, n))
         return runs;
     copy_rows(t, KEYS, j);
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
     list[0] = list[1] = (const char *)(t->keys->copy[KEYS] + (j - t->keys->j0) * pitch);
     return runs;
+}
+
+/* list_rows lists where each of rows j to j+n-1 lies, which a list of keys names. */
+static void list_rows(const tile *t, int which, int64_t j, int64_t n, attn_runs *runs,
+                      const char **list)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const ptrdiff_t stride = bytes_between(x->dtype, x->stride_seq);
+    key_place at = tile_key_at(t, j);
+    int64_t i;
+    list[0] = row_of(t, which, &at);
+    for (i = 1; i < n; i++)
+        list[i] = row_behind(t, which, list[i - 1], stride, &at);
+    list[n] = list[n - 1];
+    *runs = (attn_runs){ x->dtype, stride, 1, 1, list };
 }
 
 /* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
@@ -7572,10 +7632,12 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     int64_t run = min64(n, at.left), left, count = 0;
     const int64_t page = t->version == STORED ? p->kv_rows.page_size : 0;
     int even = 1;
+    if (t->list.at && !lie_together(t, &at, j, n)) {
+        list_rows(t, which, j, n, runs, list);
+        return 1;
+    }
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         t->list.at ? 1
-                         : page     ? page
-                                    : n, /* No run is longer. */
+                         page ? page : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {
@@ -7741,6 +7803,12 @@ static attn_lanes lanes_alive(const tile *t, int64_t from, int n)
 static int64_t key_number(const tile *t, int64_t j)
 {
     return t->list.at ? t->list.at[j] : j;
+}
+
+/* place_in_list is the other way: the place of key `number` or, in a list without it, of the next. */
+static int64_t place_in_list(const tile *t, int64_t number)
+{
+    return t->list.at ? first_listed(t->list, number) : number;
 }
 
 /* block_end gives the end of the canonical block of key j, which is a key of the tile, too. */
@@ -8044,9 +8112,9 @@ static void scale_logits(const tile *t, float *s, int64_t j0, int n)
     float *scale = t->x_tile;
     key_place at = tile_key_at(t, j0);
     int j;
-    for (j = 0; j < n; j++, next_row(&at)) {
-        if (at.left == 0)
-            next_tile_place(t, &at);
+    for (j = 0; j < n; j++) {
+        if (j > 0)
+            next_tile_key(t, &at);
         scale[j] = *scales_of(t, KEYS, &at);
     }
     t->pl->kernels->scale_keys(s, scale, n);
@@ -8592,7 +8660,38 @@ static void enter_block(tile *t, int i)
     weigh_block(t, &e);
 }
 
-/* watch_block does so, too, and takes the block, of keys from j on, into what goes on behind o. */
+/* enter_blocks enters block `first` and returns the next one. Listed keys make blocks of one or two
+ * keys. Those up to `next` that have together no more keys than a whole block enter at once if no
+ * maximum changes: each then sees the operations that it sees alone. */
+static int enter_blocks(tile *t, int first, int next)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, first);
+    const size_t bytes = (size_t)rows * sizeof(float);
+    float *const m = t->state, *const l = state_l(t, m);
+    float *const old_m = t->lane_values, *const old_l = old_m + rows;
+    attn_exp e = { t->s_tile + begin * rows, 0, m, l, t->blocks[first].lanes, .calm = 0 };
+    int end = first + 1;
+    while (end < next && t->blocks[end].end - begin <= ATTN_BLOCK)
+        end++;
+    if (end > first + 1) {
+        e.n = t->blocks[end - 1].end - begin;
+        memcpy(old_m, m, bytes);
+        memcpy(old_l, l, bytes);
+        e.calm =
+            t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + first * rows) & ATTN_IS_CALM;
+        if (memcmp(old_m, m, bytes) == 0) {
+            weigh_block(t, &e);
+            return end;
+        }
+        memcpy(m, old_m, bytes);
+        memcpy(l, old_l, bytes);
+    }
+    enter_block(t, first);
+    return first + 1;
+}
+
+/* watch_block does what enter_block does, and takes the block, of keys from j on, into what goes on
+ * behind o. */
 static void watch_block(tile *t, int i, int64_t j)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -8621,11 +8720,10 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         ahead.lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
-        for (i = st.first; i < st.next; i++)
-            if (t->insight)
-                watch_block(t, i, j0 + block_begin(t, i));
-            else
-                enter_block(t, i);
+        for (i = st.first; t->insight && i < st.next; i++)
+            watch_block(t, i, j0 + block_begin(t, i));
+        while (i < st.next)
+            i = enter_blocks(t, i, st.next);
     }
 }
 
@@ -8756,40 +8854,53 @@ static int64_t gathered_end(const tile *t, int64_t j, int64_t end)
     return at;
 }
 
-/* gathered_pass is tiled_pass over the keys of the row tiles' list. Chunks without a listed key are
- * empty. */
-static void gathered_pass(tile *const *tiles, int count, int values)
+/* enter_listed enters places j to end-1 of the list, of the open tile, chunk by chunk; `first` is the
+ * place where the pass began. Chunks without a listed key are empty. */
+static void enter_listed(tile *t, int64_t first, int64_t j, int64_t end, int values)
 {
-    const tile *t = tiles[0];
     const int64_t base = t->s.key_base;
-    int64_t j = t->list.count, hi = 0, current, end;
-    int g;
-    t->keys->asked = 0;
-    for (g = 0; g < count; g++) {
-        j = min64(j, tiles[g]->lo < tiles[g]->hi ? tiles[g]->lo : j);
-        hi = max64(hi, tiles[g]->hi);
-    }
-    current = j < hi ? (base + t->list.at[j]) / ATTN_CHUNK : 0;
-    for (; j < hi; j = end) {
-        for (; current < (base + t->list.at[j]) / ATTN_CHUNK; current++)
-            for (g = 0; g < count; g++)
-                end_chunk(tiles[g], current);
-        end = min64(hi, first_listed(t->list, (current + 1) * ATTN_CHUNK - base));
-        end = gathered_end(t, j, end);
-        add_key_tile(tiles, count, j, end, values);
+    int64_t next, current, from, to;
+    for (; j < end; j = next) {
+        const int64_t chunk = (base + t->list.at[j]) / ATTN_CHUNK;
+        current = j > first ? (base + t->list.at[j - 1]) / ATTN_CHUNK : chunk;
+        for (; current < chunk; current++)
+            end_chunk(t, current);
+        next = min64(end, first_listed(t->list, (chunk + 1) * ATTN_CHUNK - base));
+        from = j, to = min64(next, t->hi);
+        narrow_to_version(t, STORED, &from, &to);
+        if (from < to)
+            add_keys(t, from, (int)(to - from), values);
     }
 }
 
-/* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
- * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
- * complete stays in t->state. */
+/* gathered_pass is tiled_pass over places of the row tiles' list. A tile of keys has those of many
+ * chunks, so that the states of one row tile stay in the cache meanwhile. */
+static void gathered_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
+{
+    int64_t first, hi, j, end;
+    int g;
+    tiles[0]->keys->asked = 0;
+    find_span(tiles, count, &first, &hi);
+    first = max64(first, from);
+    hi = min64(hi, to);
+    for (j = first; j < hi; j = end) {
+        end = gathered_end(tiles[0], j, hi);
+        open_keys(tiles[0], j, (int)(end - j));
+        for (g = 0; g < count; g++)
+            enter_listed(tiles[g], first, j, end, values);
+    }
+}
+
+/* tiled_pass passes once over those keys `from` to `to`-1, in a list those places, that any of the row
+ * tiles sees; the row tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk
+ * that is not complete stays in t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j, hi, next;
     int g;
     if (tiles[0]->list.at) {
-        gathered_pass(tiles, count, values);
+        gathered_pass(tiles, count, from, to, values);
         return;
     }
     tiles[0]->keys->asked = 0;
@@ -8947,14 +9058,15 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* part_keys gives a part's node and those of its keys that a row tile sees; 0 means none. */
+/* part_keys gives a part's node and those of its keys that a row tile sees, by their places in its
+ * list if it has one; 0 means none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
     const int64_t base = t->s.key_base, keys = (int64_t)ATTN_CHUNK << level;
     *node = (base + t->s.key_from) / keys + part;
-    *from = max64(*node * keys - base, t->lo);
-    *to = min64((*node + 1) * keys - base, t->hi);
+    *from = max64(place_in_list(t, *node * keys - base), t->lo);
+    *to = min64(place_in_list(t, (*node + 1) * keys - base), t->hi);
     return *from < *to;
 }
 

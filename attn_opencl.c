@@ -4377,9 +4377,26 @@ static key_place listed_at(const attn_params *p, const attn_sequence *s, key_num
                            int64_t place)
 {
     key_place at = key_at(p, s, list.at[place]);
-    at.left = 1;
     at.listed = place;
     return at;
+}
+
+/* next_listed goes to the next place of the list. It returns how many rows further that key lies, or
+ * 0 if it lies elsewhere; within a page it is found without key_at, which divides. */
+static inline int64_t next_listed(const attn_params *p, const attn_sequence *s, key_numbers list,
+                                  key_place *at)
+{
+    const int32_t *number = list.at + at->listed + 1;
+    const int64_t gap = number[0] - number[-1];
+    if (gap >= at->left) {
+        *at = listed_at(p, s, list, at->listed + 1);
+        return 0;
+    }
+    at->listed++;
+    at->in_sequence += gap;
+    at->row += gap;
+    at->left -= gap;
+    return gap;
 }
 
 /* versions_of counts the versions of keys that a call may read. */

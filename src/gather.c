@@ -23,18 +23,20 @@ static int may_gather(const problem *pr)
 }
 
 /* Of a key that rows pass over each pair takes as long as head_dim + head_dim_v says, and few rows as long
- * as GATHER_LANES. Of a listed key it takes twice as long, since rows are copied, and each has a block of
- * its own (Zen 3: 0.4 microseconds). */
+ * as GATHER_LANES. Of a listed key it takes twice as long, since rows are copied, and each may have a
+ * block of its own. */
 #define GATHER_LANES 16
 #define GATHER_BLOCK 10000
 
-/* gather_waits tells how many times the time of a worker the gathered call takes, as it divides no keys. */
+/* gather_waits tells how many times the time of a worker the gathered call takes, as it divides no
+ * chunk of keys. */
 static int64_t gather_waits(const problem *pr, int64_t lists)
 {
     const attn_params *p = &pr->p;
     const int64_t tiles = ceil_div(lanes_of_list(pr), ATTN_KERNEL_MAX_ROWS);
+    const int64_t chunks = ceil_div(min64(pr->max_kv_len, p->key_list.width), ATTN_CHUNK);
     const int64_t items = times(times(p->batch, p->num_heads_kv), times(lists, tiles));
-    return ceil_div(p->num_workers, max64(items, 1));
+    return ceil_div(p->num_workers, max64(times(items, chunks), 1));
 }
 
 /* is_sparse tells whether a row tile for each list takes less time than tiles full of rows that pass over

@@ -172,9 +172,9 @@ static void scale_logits(const tile *t, float *s, int64_t j0, int n)
     float *scale = t->x_tile;
     key_place at = tile_key_at(t, j0);
     int j;
-    for (j = 0; j < n; j++, next_row(&at)) {
-        if (at.left == 0)
-            next_tile_place(t, &at);
+    for (j = 0; j < n; j++) {
+        if (j > 0)
+            next_tile_key(t, &at);
         scale[j] = *scales_of(t, KEYS, &at);
     }
     t->pl->kernels->scale_keys(s, scale, n);

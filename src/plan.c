@@ -210,9 +210,10 @@ static int64_t tree_keys(const problem *pr, const plan *pl)
 static int wants_split(const problem *pr, const plan *pl)
 {
     const attn_params *p = &pr->p;
-    const int64_t work = times(pr->max_kv_len, plus(p->head_dim, p->head_dim_v));
-    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->gathered && !pl->prefix_keys &&
-           p->num_workers > 1 && !p->part.continued && pl->items > 0 &&
+    const int64_t keys = pl->gathered ? p->key_list.width : pr->max_kv_len;
+    const int64_t work = times(keys, plus(p->head_dim, p->head_dim_v));
+    return pl->impl == ATTN_IMPL_TILED && !pl->small && !pl->prefix_keys && p->num_workers > 1 &&
+           !p->part.continued && pl->items > 0 &&
            pl->items < (int64_t)SPLIT_ITEMS * p->num_workers &&
            !(pl->items % p->num_workers == 0 && pl->tiles == 1 && !has_batch_arrays(p)) &&
            work >= pl->tuning.split_work;
@@ -296,7 +297,7 @@ static void plan_split(const problem *pr, plan *pl)
     while (times(parts, state) > room && parts > 1 + moved)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
-    if (sp->level == 0 && !pr->drop_below && !has_insight(&pr->p) &&
+    if (sp->level == 0 && !pl->gathered && !pr->drop_below && !has_insight(&pr->p) &&
         !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))

@@ -42,14 +42,15 @@ static float *part_state(const call *c, int64_t row, int part)
     return (float *)(void *)(share + part * (sp->states_bytes / sp->parts));
 }
 
-/* part_keys gives a part's node and those of its keys that a row tile sees; 0 means none. */
+/* part_keys gives a part's node and those of its keys that a row tile sees, by their places in its
+ * list if it has one; 0 means none. */
 static int part_keys(const tile *t, int part, int64_t *node, int64_t *from, int64_t *to)
 {
     const int level = t->pl->split.level;
     const int64_t base = t->s.key_base, keys = (int64_t)ATTN_CHUNK << level;
     *node = (base + t->s.key_from) / keys + part;
-    *from = max64(*node * keys - base, t->lo);
-    *to = min64((*node + 1) * keys - base, t->hi);
+    *from = max64(place_in_list(t, *node * keys - base), t->lo);
+    *to = min64(place_in_list(t, (*node + 1) * keys - base), t->hi);
     return *from < *to;
 }
 

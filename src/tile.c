@@ -307,12 +307,30 @@ OWN_FRAME static key_place tile_key_at(const tile *t, int64_t j)
 
 OWN_FRAME static void next_tile_place(const tile *t, key_place *at)
 {
-    if (t->list.at)
-        *at = listed_at(&t->pr->p, &t->s, t->list, at->listed + 1);
-    else if (t->version == RECENT)
+    if (t->version == RECENT)
         next_recent_place(&t->pr->p, at);
     else
         next_place(&t->pr->p, &t->s, at);
+}
+
+/* next_tile_key goes to the place of the next key. It returns how many rows further that key lies, or 0
+ * if it lies elsewhere. */
+static inline int64_t next_tile_key(const tile *t, key_place *at)
+{
+    if (t->list.at)
+        return next_listed(&t->pr->p, &t->s, t->list, at);
+    next_row(at);
+    if (at->left)
+        return 1;
+    next_tile_place(t, at);
+    return 0;
+}
+
+/* lie_together tells whether n keys from key j on, which lies at that place, lie one after the other. */
+static int lie_together(const tile *t, const key_place *at, int64_t j, int64_t n)
+{
+    const int32_t *const list = t->list.at;
+    return at->left >= n && (!list || list[j + n - 1] - list[j] == n - 1);
 }
 
 /* in_units tells whether keys are read as whole numbers. */
@@ -328,6 +346,14 @@ static const char *row_of(const tile *t, int which, const key_place *at)
     const int64_t element = at->entry * x->stride_batch + t->kv_head * x->stride_head +
                             at->row * x->stride_seq + (which == KEYS ? 0 : t->column);
     return (const char *)x->data + bytes_between(x->dtype, element);
+}
+
+/* row_behind goes to the place of the next key and gives its row, `row` being that of the key. */
+static inline const char *row_behind(const tile *t, int which, const char *row, int64_t stride,
+                                     key_place *at)
+{
+    const int64_t gap = next_tile_key(t, at);
+    return gap ? row + gap * stride : row_of(t, which, at);
 }
 
 /* scales_of gives the scales of that row. */
@@ -369,11 +395,9 @@ static void copy_rows(tile *t, int which, int64_t j)
     key_place at = tile_key_at(t, j);
     const char *row = row_of(t, which, &at);
     int r;
-    for (r = from; r < end; r++, row += stride, next_row(&at)) {
-        if (at.left == 0) {
-            next_tile_place(t, &at);
-            row = row_of(t, which, &at);
-        }
+    for (r = from; r < end; r++) {
+        if (r > from)
+            row = row_behind(t, which, row, stride, &at);
         widen_row(t, which, keys->copy[which] + r * pitch, row, &at);
     }
     keys->copied_from[which] = from < end ? from : end;
@@ -398,7 +422,8 @@ static const float *key_rows(tile *t, int which, int64_t j, int n, attn_lanes la
     const int few_values = which == VALUES && are_few(t->pl->kernels, lanes);
     const key_place at = tile_key_at(t, j);
     *stride = x->stride_seq;
-    if (at.left >= n && x->dtype == ATTN_F32 && (t->pl->in_place[t->version][which] || few_values))
+    if (x->dtype == ATTN_F32 && lie_together(t, &at, j, n) &&
+        (t->pl->in_place[t->version][which] || few_values))
         return (const float *)(const void *)row_of(t, which, &at);
     copy_rows(t, which, j);
     *stride = (ptrdiff_t)t->pl->pitch[which];
@@ -413,12 +438,27 @@ static attn_runs unit_rows(tile *t, int64_t j, int n, const char **list)
     const int64_t pitch = t->pl->pitch[KEYS];
     attn_runs runs = { ATTN_Q8_0, bytes_between(k->dtype, k->stride_seq), n, n, list };
     list[0] = list[1] = row_of(t, KEYS, &at);
-    if (k->dtype == ATTN_Q8_0 && at.left >= n)
+    if (k->dtype == ATTN_Q8_0 && lie_together(t, &at, j, n))
         return runs;
     copy_rows(t, KEYS, j);
     runs.stride = (ptrdiff_t)(pitch * (int64_t)sizeof(float));
     list[0] = list[1] = (const char *)(t->keys->copy[KEYS] + (j - t->keys->j0) * pitch);
     return runs;
+}
+
+/* list_rows lists where each of rows j to j+n-1 lies, which a list of keys names. */
+static void list_rows(const tile *t, int which, int64_t j, int64_t n, attn_runs *runs,
+                      const char **list)
+{
+    const attn_tensor *x = key_tensor(t, which);
+    const ptrdiff_t stride = bytes_between(x->dtype, x->stride_seq);
+    key_place at = tile_key_at(t, j);
+    int64_t i;
+    list[0] = row_of(t, which, &at);
+    for (i = 1; i < n; i++)
+        list[i] = row_behind(t, which, list[i - 1], stride, &at);
+    list[n] = list[n - 1];
+    *runs = (attn_runs){ x->dtype, stride, 1, 1, list };
 }
 
 /* list_runs lists where rows j to j+n-1 of K or V lie. It returns 0 if a run between the first and
@@ -432,10 +472,12 @@ static int list_runs(const tile *t, int which, int64_t j, int64_t n, const char 
     int64_t run = min64(n, at.left), left, count = 0;
     const int64_t page = t->version == STORED ? p->kv_rows.page_size : 0;
     int even = 1;
+    if (t->list.at && !lie_together(t, &at, j, n)) {
+        list_rows(t, which, j, n, runs, list);
+        return 1;
+    }
     *runs = (attn_runs){ x->dtype, bytes_between(x->dtype, x->stride_seq), run,
-                         t->list.at ? 1
-                         : page     ? page
-                                    : n, /* No run is longer. */
+                         page ? page : n, /* No run is longer. */
                          list };
     list[count++] = row_of(t, which, &at);
     for (left = n - run; left > 0; left -= run) {

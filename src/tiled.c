@@ -115,7 +115,38 @@ static void enter_block(tile *t, int i)
     weigh_block(t, &e);
 }
 
-/* watch_block does so, too, and takes the block, of keys from j on, into what goes on behind o. */
+/* enter_blocks enters block `first` and returns the next one. Listed keys make blocks of one or two
+ * keys. Those up to `next` that have together no more keys than a whole block enter at once if no
+ * maximum changes: each then sees the operations that it sees alone. */
+static int enter_blocks(tile *t, int first, int next)
+{
+    const int rows = t->pl->rows, begin = block_begin(t, first);
+    const size_t bytes = (size_t)rows * sizeof(float);
+    float *const m = t->state, *const l = state_l(t, m);
+    float *const old_m = t->lane_values, *const old_l = old_m + rows;
+    attn_exp e = { t->s_tile + begin * rows, 0, m, l, t->blocks[first].lanes, .calm = 0 };
+    int end = first + 1;
+    while (end < next && t->blocks[end].end - begin <= ATTN_BLOCK)
+        end++;
+    if (end > first + 1) {
+        e.n = t->blocks[end - 1].end - begin;
+        memcpy(old_m, m, bytes);
+        memcpy(old_l, l, bytes);
+        e.calm =
+            t->pl->kernels->running_max(e.s, e.n, m, l, t->alpha + first * rows) & ATTN_IS_CALM;
+        if (memcmp(old_m, m, bytes) == 0) {
+            weigh_block(t, &e);
+            return end;
+        }
+        memcpy(m, old_m, bytes);
+        memcpy(l, old_l, bytes);
+    }
+    enter_block(t, first);
+    return first + 1;
+}
+
+/* watch_block does what enter_block does, and takes the block, of keys from j on, into what goes on
+ * behind o. */
 static void watch_block(tile *t, int i, int64_t j)
 {
     const int rows = t->pl->rows, begin = block_begin(t, i);
@@ -144,11 +175,10 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         ahead.lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
-        for (i = st.first; i < st.next; i++)
-            if (t->insight)
-                watch_block(t, i, j0 + block_begin(t, i));
-            else
-                enter_block(t, i);
+        for (i = st.first; t->insight && i < st.next; i++)
+            watch_block(t, i, j0 + block_begin(t, i));
+        while (i < st.next)
+            i = enter_blocks(t, i, st.next);
     }
 }
 
@@ -279,40 +309,53 @@ static int64_t gathered_end(const tile *t, int64_t j, int64_t end)
     return at;
 }
 
-/* gathered_pass is tiled_pass over the keys of the row tiles' list. Chunks without a listed key are
- * empty. */
-static void gathered_pass(tile *const *tiles, int count, int values)
+/* enter_listed enters places j to end-1 of the list, of the open tile, chunk by chunk; `first` is the
+ * place where the pass began. Chunks without a listed key are empty. */
+static void enter_listed(tile *t, int64_t first, int64_t j, int64_t end, int values)
 {
-    const tile *t = tiles[0];
     const int64_t base = t->s.key_base;
-    int64_t j = t->list.count, hi = 0, current, end;
-    int g;
-    t->keys->asked = 0;
-    for (g = 0; g < count; g++) {
-        j = min64(j, tiles[g]->lo < tiles[g]->hi ? tiles[g]->lo : j);
-        hi = max64(hi, tiles[g]->hi);
-    }
-    current = j < hi ? (base + t->list.at[j]) / ATTN_CHUNK : 0;
-    for (; j < hi; j = end) {
-        for (; current < (base + t->list.at[j]) / ATTN_CHUNK; current++)
-            for (g = 0; g < count; g++)
-                end_chunk(tiles[g], current);
-        end = min64(hi, first_listed(t->list, (current + 1) * ATTN_CHUNK - base));
-        end = gathered_end(t, j, end);
-        add_key_tile(tiles, count, j, end, values);
+    int64_t next, current, from, to;
+    for (; j < end; j = next) {
+        const int64_t chunk = (base + t->list.at[j]) / ATTN_CHUNK;
+        current = j > first ? (base + t->list.at[j - 1]) / ATTN_CHUNK : chunk;
+        for (; current < chunk; current++)
+            end_chunk(t, current);
+        next = min64(end, first_listed(t->list, (chunk + 1) * ATTN_CHUNK - base));
+        from = j, to = min64(next, t->hi);
+        narrow_to_version(t, STORED, &from, &to);
+        if (from < to)
+            add_keys(t, from, (int)(to - from), values);
     }
 }
 
-/* tiled_pass passes once over those keys `from` to `to`-1 that any of the row tiles sees; the row
- * tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk that is not
- * complete stays in t->state. */
+/* gathered_pass is tiled_pass over places of the row tiles' list. A tile of keys has those of many
+ * chunks, so that the states of one row tile stay in the cache meanwhile. */
+static void gathered_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
+{
+    int64_t first, hi, j, end;
+    int g;
+    tiles[0]->keys->asked = 0;
+    find_span(tiles, count, &first, &hi);
+    first = max64(first, from);
+    hi = min64(hi, to);
+    for (j = first; j < hi; j = end) {
+        end = gathered_end(tiles[0], j, hi);
+        open_keys(tiles[0], j, (int)(end - j));
+        for (g = 0; g < count; g++)
+            enter_listed(tiles[g], first, j, end, values);
+    }
+}
+
+/* tiled_pass passes once over those keys `from` to `to`-1, in a list those places, that any of the row
+ * tiles sees; the row tiles share K and V. Tiles of keys end where n is a multiple of their size. A chunk
+ * that is not complete stays in t->state. */
 static void tiled_pass(tile *const *tiles, int count, int64_t from, int64_t to, int values)
 {
     const int64_t base = tiles[0]->s.key_base, keys = tiles[0]->pl->keys;
     int64_t j, hi, next;
     int g;
     if (tiles[0]->list.at) {
-        gathered_pass(tiles, count, values);
+        gathered_pass(tiles, count, from, to, values);
         return;
     }
     tiles[0]->keys->asked = 0;

@@ -141,6 +141,12 @@ static int64_t key_number(const tile *t, int64_t j)
     return t->list.at ? t->list.at[j] : j;
 }
 
+/* place_in_list is the other way: the place of key `number` or, in a list without it, of the next. */
+static int64_t place_in_list(const tile *t, int64_t number)
+{
+    return t->list.at ? first_listed(t->list, number) : number;
+}
+
 /* block_end gives the end of the canonical block of key j, which is a key of the tile, too. */
 static int64_t block_end(const tile *t, int64_t j)
 {

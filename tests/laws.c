@@ -228,7 +228,39 @@ static int has_reason(const attn_params *p, const char *words)
 
 /* Listed keys chunks apart, many heads of a group, values that are part of the keys: gathered, and as a
  * boolean mask. */
-static int gathered;
+static int gathered, divided;
+
+/* divide_lists runs the listed call by workers, whose parts of the keys change no bit. */
+static void divide_lists(test_problem *a, const test_problem *b)
+{
+    pool workers = pool_of((int)rng_int(2, 5), POOL_SHUFFLED, 0);
+    const int gathers = has_reason(&a->p, "rows read only listed keys");
+    attn_info info;
+    a->p.num_workers = workers.workers;
+    a->p.tuning = "attn-tuning 1 split_work 1 end";
+    a->p.parallel_for = pool_for;
+    a->p.parallel_user = &workers;
+    divided += gathers && attn_explain(&a->p, &info) == ATTN_OK && info.key_parts > 1 &&
+               has_reason(&a->p, "rows read only listed keys");
+    CHECK(test_run(&a->p) == ATTN_OK && problem_same_bits(a, b), "lists of keys, %d workers",
+          workers.workers);
+}
+
+/* list_neighbours makes the list, one for all rows, two runs of neighbouring keys. */
+static void list_neighbours(attn_params *p)
+{
+    attn_key_list *x = &p->key_list;
+    const int64_t width = x->width, room = p->seq_len_kv - width;
+    const int64_t gap = room > 0 ? rng_int(0, room) : 0;
+    const int64_t first = room > gap ? rng_int(0, room - gap) : 0;
+    int32_t *keys = test_alloc((size_t)width * sizeof *keys);
+    for (int64_t n = 0; n < width; n++) {
+        const int64_t key = first + n + (n < width / 2 ? 0 : gap);
+        keys[n] = key < p->seq_len_kv ? (int32_t)key : -1;
+    }
+    x->data = keys;
+    x->stride_batch = x->stride_head = x->stride_seq = ATTN_STRIDE_BROADCAST;
+}
 
 static void law_lists(int round)
 {
@@ -252,11 +284,15 @@ static void law_lists(int round)
     features_make(&a, shape, list, count);
     if (round % 4 == 3 && !a.p.kv_rows.page_size && !a.p.kv_rows.ring)
         quantise_for_levels(&a);
+    if (rng_chance(40))
+        list_neighbours(&a.p);
+    a.p.tile_keys = rng_chance(50) ? 32 : a.p.tile_keys; /* tiles of keys end between blocks */
     twin(&a, &b);
     clear_masks(&b.p);
     as_bool(&b.p, all_pairs(&a.p));
     gathered += has_reason(&a.p, "rows read only listed keys");
     same(&a, &b, "lists of keys");
+    divide_lists(&a, &b);
 }
 
 /* A block mask as bitmap and as CSR. */
@@ -1231,4 +1267,5 @@ TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks,
                 laws[n].run(round);
     }
     CHECK(gathered > 0 || !all_cases_run(), "no call read only listed keys");
+    CHECK(divided > 0 || !all_cases_run(), "no list of keys was divided among workers");
 }

@@ -83,8 +83,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 208500
-    judge clang 261000
+    judge gcc 210600
+    judge clang 263500
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"

@@ -327,8 +327,9 @@ typedef struct attn_block_mask {
  * sparse attention does; attn_index finds them. Where lists are short and nothing else asks about single
  * keys (another mask than causal, window and chunked, bias, ALiBi, score, dropout, logits, insight, recent,
  * part, cu_seqlens_q, fast), rows read only listed keys, and their time grows with the list and not with
- * seq_len_kv. attn_explain tells. Keys are then not divided among workers. Devices take no lists. For
- * whole blocks of keys p.block_mask is faster.
+ * seq_len_kv. attn_explain tells. Where rows are few, workers divide the keys of a list by whole chunks of
+ * 1024 positions. attn_workspace_size goes by counts: `data` must be set, and no entry is read. Devices take
+ * no lists. For whole blocks of keys p.block_mask is faster.
  *
  * `data` is [batch, num_heads_kv, ceil(seq_len_q / rows), width]: query rows i with one value of
  * i / rows, of all heads of a group, share a list. A list is the numbers of keys, from 0 and strictly
