@@ -99,7 +99,7 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := tests/bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode prompt_cache llm gradients \
-            train multi_expert opencl out_of_core longnet ring parts logits evict sparse indexer
+            train multi_expert opencl out_of_core longnet ring parts logits evict sparse indexer skip
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \

@@ -3058,6 +3058,7 @@ enum { OUTPUT_RESULT = 1, OUTPUT_STATE = 2 };
 
 /* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
+    BY_NOBODY = 0,
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
@@ -3276,6 +3277,10 @@ static const call_field call_fields[] = {
       .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
     { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(skip.below, F_FLOAT, BY_NOBODY, ANY),
+      .instead = "attn_forward with all keys takes it" },
+    { GRID(skip.dropped, F_F32, BY_NOBODY, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, NO_INDEX, 0, ATTN_IMPL_AUTO),
@@ -3982,7 +3987,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, skips, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -4061,8 +4066,11 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight; /* Nonzero means that states go on behind o. */
-    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;   /* Nonzero means that states go on behind o. */
+    int referring; /* Nonzero means that the rows' reference is computed (src/skip.c). */
+    float *skip;   /* skip is [2][rows], limits and maxima, or NULL where no block is left out. */
+    int64_t skip_from, skip_to; /* Every lane may leave out blocks that begin at these keys. */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
@@ -4412,9 +4420,16 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
+/* has_skip tells whether blocks of keys may be left out. */
+static int has_skip(const attn_params *p)
+{
+    return p->skip.below > 0;
+}
+
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys &&
+        !has_skip(p))
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -4496,7 +4511,7 @@ static int has_insight(const attn_params *p)
 
 static int wants_rows(const attn_params *p)
 {
-    return p->partial || wants_results(p) || has_insight(p);
+    return p->partial || wants_results(p) || has_insight(p) || has_skip(p);
 }
 
 /* wants_pairs tells whether a list of its own computes logits again. */
@@ -5695,6 +5710,8 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
+    if (!(p->skip.below >= 0 && p->skip.below < 1))
+        return bad_number(why, "skip.below", p->skip.below, " must be at least 0 and below 1");
     return ATTN_OK;
 }
 
@@ -5759,6 +5776,13 @@ static const pair_rule pair_rules[] = {
     ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
     ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),
     NUMBER_ALONE(recent.num_entries, recent.entries, " is set, but recent.entries is NULL"),
+    ALONE(skip.below, skip.dropped,
+          "skip.below is set, but skip.dropped, which says how much was left out, is NULL"),
+    ALONE(skip.dropped, skip.below, "skip.dropped is given, but skip.below is 0"),
+    TOGETHER(skip.below, fast, "skip.below and fast: leave one of them out"),
+    TOGETHER(skip.below, partial, "skip.below is set, but raw states (partial) hold no bound"),
+    TOGETHER(skip.below, logits.data, "skip.below is set, but logits need every key"),
+    TOGETHER(skip.below, insight, "skip.below is set, but insight needs every key"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
@@ -5874,6 +5898,9 @@ static attn_status check_support(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
                          wants_pairs(p) ? " is set: logits and mass need one version of each key"
                                         : " is set: impl naive reads one version of each key");
+    if (has_skip(p) && p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive) takes all keys: skip.below must be 0");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
     if (p->impl == ATTN_IMPL_NAIVE)
@@ -6312,7 +6339,7 @@ static int64_t insight_rows(const attn_params *p)
 
 static int64_t state_rows(const attn_params *p)
 {
-    return plus(p->head_dim_v, 2 + insight_rows(p));
+    return plus(p->head_dim_v, 2 + insight_rows(p) + has_skip(p));
 }
 
 /* ---- the likeliest keys */
@@ -6713,6 +6740,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
+    pl->skips = place(&at, has_skip(&pr->p) ? 2 * pl->rows : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }
@@ -6880,6 +6908,7 @@ static void plan_split(const problem *pr, plan *pl)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
     if (sp->level == 0 && !pl->gathered && !pr->drop_below && !has_insight(&pr->p) &&
+        !has_skip(&pr->p) &&
         !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))
@@ -7013,7 +7042,7 @@ static int may_gather(const problem *pr)
     const attn_params *p = &pr->p;
     const int asks_more = pair_rules_on(p) > 1 || p->bias.data || p->alibi_slopes || p->score ||
                           p->dropout_p > 0 || p->logits.data || p->recent.keys || has_insight(p) ||
-                          p->insight.mass;
+                          p->insight.mass || has_skip(p);
     return p->key_list.data && !asks_more && pr->impl == ATTN_IMPL_TILED && !p->fast &&
            !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
 }
@@ -7212,6 +7241,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->qt = (float *)(void *)(own + pl->qt);
     t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
+    t->skip = has_skip(&c->pr.p) ? (float *)(void *)(own + pl->skips) : NULL;
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
             (float *)(void *)(own + pl->states) + i * pl->state_floats;
@@ -8265,9 +8295,260 @@ static attn_ahead values_ahead(const tile *t, int64_t j, int64_t end, int keys)
                                         : rows_ahead(t, KEYS, j, keys ? end : j);
 }
 
+/* src/skip.c - skipping: blocks of keys that hold too little of a row's probability are left out of it.
+ *
+ * Each row has a reference: its first and its last SKIP_LAST blocks, which it always keeps, and its sink.
+ * The reference is computed before the row and sums to l 2^m, which the sum of the whole row is not below.
+ * A row of n blocks leaves out a block of 16 keys whose largest logit bm shows that it holds at most
+ *
+ *     16 2^bm <= below * l 2^m / n
+ *
+ * so that the row loses at most the share `below`. The row compares bm - m with the logarithm of the rest: a
+ * limit m + log2(...) would be rounded to the unit of m, which may be large. What decides is canonical and the
+ * row's own; the tile, the worker and the step that take the row do not matter. The rules are in docs/canon.md.
+ *
+ * A state goes on behind o with d [rows], the sum of 2^(bm - m) over the blocks left out.
+ */
+
+#define SKIP_LAST 4
+/* 15/16 of 1/16, which leaves roundings a part in 16. */
+#define SKIP_SHARE 0x1.ep-5f
+/* What is left out counts as at least 2^SKIP_LEAST of the reference, where exp2 might give +0. A row that
+ * may not lose as much in a block leaves nothing out. */
+#define SKIP_LEAST (-120.0f)
+/* Roundings make the share that is written at most 2^-10 of it too small, and it is not below this, unless
+ * the caller allows less. */
+#define SKIP_MARGIN 0x1.004p+0f
+#define SKIP_FLOOR 0x1p-100f
+
+/* ---- the reference
+
+   t->skip holds [rows] limits of bm - m, above which a row keeps a block, and [rows] maxima m. */
+
+static float *reference_m(const tile *t)
+{
+    return t->skip + t->pl->rows;
+}
+
+/* skips_from and skips_to give the first key of a lane's first block that may be left out, and of the first
+ * block behind these. */
+static int64_t skips_from(const tile *t, const lane *l)
+{
+    return l->lo + ATTN_BLOCK - (t->s.key_base + l->lo) % ATTN_BLOCK;
+}
+
+static int64_t skips_to(const tile *t, const lane *l)
+{
+    const int64_t last = l->hi - 1;
+    return last - (t->s.key_base + last) % ATTN_BLOCK - (SKIP_LAST - 1) * ATTN_BLOCK;
+}
+
+/* may_skip tells whether a block that begins at key j is none of a lane's reference. */
+static int may_skip(const tile *t, const lane *l, int64_t j)
+{
+    return l->lo < l->hi && j >= skips_from(t, l) && j < skips_to(t, l);
+}
+
+/* begin_references lets no lane leave anything out until set_limits, but for those without a row. */
+static void begin_references(tile *t)
+{
+    int r;
+    t->skip_from = 0;
+    t->skip_to = INT64_MAX;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        t->skip[r] = l->used ? NEG_INF : -NEG_INF;
+        reference_m(t)[r] = 0.0f;
+        if (!l->used)
+            continue;
+        t->skip_from = max64(t->skip_from, skips_from(t, l));
+        t->skip_to = min64(t->skip_to, l->lo < l->hi ? skips_to(t, l) : 0);
+    }
+}
+
+/* next_reference gives the first key from j on that lies in a reference block of some lane and that the
+ * ranges leave to it, or more than any key. */
+static int64_t next_reference(const tile *t, int64_t j)
+{
+    int64_t first = INT64_MAX;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *l = &t->lanes[r];
+        int64_t at;
+        if (l->lo >= l->hi)
+            continue;
+        at = max64(j, j < skips_from(t, l) ? l->lo : skips_to(t, l));
+        if (at < l->hi)
+            first = min64(first, at);
+    }
+    return first;
+}
+
+/* clip_lanes hides n keys from the lanes that have end[lane] = 0; in the others it is n. */
+static void clip_lanes(tile *t, float *s, int n, const int *end)
+{
+    int *const begin = t->lane_ints;
+    memset(begin, 0, (size_t)t->pl->rows * sizeof *begin);
+    t->pl->kernels->clip(s, n, begin, end);
+}
+
+/* keep_reference hides n keys of a block from those lanes whose reference does not hold it. */
+static void keep_reference(tile *t, float *s, int n, int64_t j)
+{
+    int *const end = t->lane_ints + t->pl->rows;
+    int r;
+    for (r = 0; r < t->pl->rows; r++)
+        end[r] = may_skip(t, &t->lanes[r], j) ? 0 : n;
+    clip_lanes(t, s, n, end);
+}
+
+/* blocks_of_lane counts the canonical blocks of the keys that the ranges leave to a lane. */
+static int64_t blocks_of_lane(const tile *t, const lane *l)
+{
+    const int64_t base = t->s.key_base;
+    return (base + l->hi - 1) / ATTN_BLOCK - (base + l->lo) / ATTN_BLOCK + 1;
+}
+
+/* set_limits sets the limits of all lanes from m and l of their reference. */
+static void set_limits(tile *t, const float *m, const float *l)
+{
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *at = &t->lanes[r];
+        float x;
+        if (!at->used || l[r] == 0.0f)
+            continue;
+        x = t->pr->p.skip.below * l[r];
+        x = x * SKIP_SHARE;
+        x = x / (float)blocks_of_lane(t, at);
+        x = log2_canon(x);
+        if (is_nan(x))
+            continue;
+        reference_m(t)[r] = m[r];
+        t->skip[r] = x;
+    }
+}
+
+/* ---- blocks */
+
+/* limits_at gives the limits of a block that begins at key j. With one of -inf a lane can lose nothing but
+ * dead keys. */
+static const float *limits_at(tile *t, int64_t j)
+{
+    float *const limits = t->lane_values + t->pl->rows;
+    int r;
+    if (j >= t->skip_from && j < t->skip_to)
+        return t->skip;
+    for (r = 0; r < t->pl->rows; r++)
+        limits[r] = !t->lanes[r].used || may_skip(t, &t->lanes[r], j) ? t->skip[r] : NEG_INF;
+    return limits;
+}
+
+/* judge_lanes sets low[lane] to 1 for the lanes that leave out a block, whose largest logits high has, and
+ * counts them. high then has what is left out, relative to m: -inf for nothing. */
+static int judge_lanes(float *RESTRICT high, int *RESTRICT low, const float *RESTRICT limit,
+                       const float *RESTRICT m, int rows)
+{
+    int r, k, count = 0;
+    for (r = 0; r < rows; r += 4)
+        for (k = r; k < r + 4; k++) {
+            const int dead = is_neg_inf(high[k]);
+            float x = high[k] - m[k];
+            int is_low;
+            x = choose(x > SKIP_LEAST, x, SKIP_LEAST);
+            is_low = dead | (x <= limit[k]);
+            high[k] = choose(is_low & !dead, x, NEG_INF);
+            low[k] = is_low;
+            count += is_low;
+        }
+    return count;
+}
+
+static int holds_nan(const float *s, int n, int rows)
+{
+    int k, any = 0;
+    for (k = 0; k < n; k++)
+        any |= is_nan(s[k * rows]);
+    return any;
+}
+
+/* keep_nans takes the lanes with a NaN among n logits out of those that leave them out, and counts those. */
+static int keep_nans(const float *s, int n, int rows, float *high, int *low)
+{
+    int r, count = 0;
+    for (r = 0; r < rows; r++)
+        if (low[r] && holds_nan(s + r, n, rows)) {
+            low[r] = 0;
+            high[r] = NEG_INF;
+            count++;
+        }
+    return count;
+}
+
+/* skip_block decides about n keys from j on, which one block holds. It returns 1 if all lanes leave them out,
+ * and otherwise hides them from those that do. */
+static int skip_block(tile *t, float *s, int n, int64_t j, float *d)
+{
+    const attn_kernels *kernels = t->pl->kernels;
+    const int rows = t->pl->rows;
+    float *const high = t->lane_values, *const zero = high + 2 * rows;
+    int *const low = t->lane_ints + rows;
+    int r, count;
+    for (r = 0; r < rows; r++) {
+        high[r] = NEG_INF;
+        zero[r] = 0.0f;
+    }
+    kernels->maximum(s, n, high);
+    count = judge_lanes(high, low, limits_at(t, j), reference_m(t), rows);
+    if (count && !kernels->finite(s, (int64_t)n * rows))
+        count -= keep_nans(s, n, rows, high, low);
+    if (count == 0)
+        return 0;
+    kernels->exp_sum(high, 1, 0.0f, zero, d);
+    if (count == rows)
+        return 1;
+    for (r = 0; r < rows; r++)
+        low[r] = low[r] ? 0 : n;
+    clip_lanes(t, s, n, low);
+    return 0;
+}
+
+/* ---- the result */
+
+/* dropped_share gives a bound on the share that a row left out, which is at most `below`. m and l are those of
+ * the keys kept and the sink, and d is relative to m_ref. */
+static float dropped_share(float m, float l, float m_ref, float d, float below)
+{
+    float x = d == 0.0f ? 0.0f : m_ref - m, all; /* Without a reference m may lie anywhere. */
+    if (l == 0.0f)
+        return 0.0f;
+    x = exp2_canon(x);
+    x = d * x;
+    x = x * (float)ATTN_BLOCK;
+    all = l + x;
+    x = x / all;
+    x = x * SKIP_MARGIN;
+    if (d > 0.0f && x < SKIP_FLOOR)
+        x = below < SKIP_FLOOR ? below : SKIP_FLOOR;
+    return x;
+}
+
+/* write_dropped writes the bounds of finished rows, by m and l after the sink. */
+static void write_dropped(const tile *t, const float *m, const float *l, const float *d)
+{
+    const attn_params *p = &t->pr->p;
+    int r;
+    for (r = 0; r < t->pl->rows; r++) {
+        const lane *at = &t->lanes[r];
+        if (at->used)
+            store_f32(p->skip.dropped, state_row(p, &t->s, at->head, at->i),
+                      dropped_share(m[r], l[r], reference_m(t)[r], d[r], p->skip.below));
+    }
+}
+
 /* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
  *
- * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c says.
+ * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c and src/skip.c say.
  */
 
 static float *state_l(const tile *t, float *state)
@@ -8326,6 +8607,8 @@ static void join_states(tile *t, float *lower, float *upper)
     int64_t columns = t->pr->p.head_dim_v;
     if (t->insight)
         columns += merge_insight(t, lower, upper, state_tail(t, lower), state_tail(t, upper));
+    if (t->skip)
+        add_floats(state_tail(t, upper), state_tail(t, lower), t->pl->rows);
     t->pl->kernels->merge(lower, upper, columns);
 }
 
@@ -8542,6 +8825,8 @@ static void write_rows(tile *t, float *state)
     add_sinks(t, state);
     if (t->insight)
         write_insight(t, state, state_l(t, state), state_tail(t, state));
+    if (t->skip)
+        write_dropped(t, state, state_l(t, state), state_tail(t, state));
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);
@@ -8707,12 +8992,40 @@ static void watch_block(tile *t, int i, int64_t j)
     add_entropy(t, tail, &e);
 }
 
+/* leaves_block lets lanes leave block i out, whose logits are computed and whose first key is j, and tells
+ * whether all do. */
+static int leaves_block(tile *t, int i, int64_t j)
+{
+    const int begin = block_begin(t, i), n = t->blocks[i].end - begin;
+    float *const s = t->s_tile + begin * t->pl->rows;
+    if (t->referring) {
+        keep_reference(t, s, n, j);
+        return 0;
+    }
+    if (!skip_block(t, s, n, j, state_tail(t, t->state)))
+        return 0;
+    t->blocks[i].lanes.end = t->blocks[i].lanes.begin;
+    return 1;
+}
+
+/* take_blocks takes block i of a tile that begins at key j0, and more of those before `next` where they go
+ * together. It returns the block behind these. */
+static int take_blocks(tile *t, int i, int next, int64_t j0)
+{
+    const int64_t j = j0 + block_begin(t, i);
+    if (t->skip && leaves_block(t, i, j))
+        return i + 1;
+    if (!t->insight)
+        return enter_blocks(t, i, t->skip ? i + 1 : next);
+    watch_block(t, i, j);
+    return i + 1;
+}
+
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
  * tile that begins at key j0. */
-static void add_blocks(tile *t, int64_t j0, int class, int leads)
+static void add_blocks(tile *t, int64_t j0, int class, attn_ahead ahead)
 {
     const int keys = t->blocks[t->block_count - 1].end, rows = t->pl->rows;
-    attn_ahead ahead = logits_ahead(t, j0, j0 + keys, leads);
     const int64_t lines = ahead.lines;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
     int i;
@@ -8720,10 +9033,8 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         ahead.lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
-        for (i = st.first; t->insight && i < st.next; i++)
-            watch_block(t, i, j0 + block_begin(t, i));
-        while (i < st.next)
-            i = enter_blocks(t, i, st.next);
+        for (i = st.first; i < st.next;)
+            i = take_blocks(t, i, st.next, j0);
     }
 }
 
@@ -8752,11 +9063,13 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 
 /* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
  * next steps read: Q K^T for these rows of V, or their bias; P V for the next tile of K, unless a mask
- * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. */
+ * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. Where
+ * blocks may be left out, V is not asked for, and Q K^T asks for the next tile of K. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
     const int64_t next = j0 + n;
+    const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
     const int leads = t->pl->ahead && t->keys->asked < next;
     if (class == ATTN_TILE_EMPTY)
         return;
@@ -8764,10 +9077,11 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    add_blocks(t, j0, class, leads && values);
+    add_blocks(t, j0, class,
+               t->skip ? rows_ahead(t, KEYS, next, leads && values ? end : next)
+                       : logits_ahead(t, j0, next, leads && values));
     if (values) {
-        const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
-        attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair);
+        attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair && !t->skip);
         if (t->pr->drop_below)
             drop_keys(t, t->s_tile, j0, n);
         add_values(t, state_o(t, t->state), j0, &ahead);
@@ -8972,6 +9286,26 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
+/* refer_rows computes the reference of a tile's rows: their state after the reference blocks and the sink. */
+static void refer_rows(tile *t)
+{
+    int64_t j, end;
+    begin_references(t);
+    t->keys->asked = 0;
+    t->referring = 1;
+    for (j = next_reference(t, t->lo); j < t->hi; j = next_reference(t, end)) {
+        end = min64(block_end(t, j), t->hi);
+        add_key_tile(&t, 1, j, end, 0);
+    }
+    t->referring = 0;
+    if (!t->state)
+        return;
+    add_sinks(t, t->state);
+    set_limits(t, t->state, state_l(t, t->state));
+    give_state(t, t->state);
+    t->state = NULL;
+}
+
 /* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
@@ -8984,6 +9318,8 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
     choice.count = min64(choice.count, t->s.row_to);
     set_rows(t, &choice);
+    if (t->skip)
+        refer_rows(t);
     return t;
 }
 
@@ -9341,6 +9677,7 @@ static const char *never_shared(const problem *pr)
         { p->score != NULL, "the score callback may differ by batch entry" },
         { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
+        { has_skip(p), "what a row skips depends on its last keys" },
         { wants_pairs(p) && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
           "one batch entry has rows enough to share K and V" },
@@ -10589,21 +10926,20 @@ ATTN_API attn_status attn_params_from_string(attn_params *p, const char *string,
 
 /* src/merge.c - results over parts of the keys become one: raw states, or finished results by their LSE. */
 
-/* check_finish_apart is about what is written, read and left alone when states are finished. */
-OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
-                                                const attn_state *state, text *why)
+/* check_finish_apart is about what is written, read and left alone when states are finished. It leaves in *p
+ * only the arrays that this reads. */
+OWN_FRAME static attn_status check_finish_apart(attn_params *p, const attn_state *state, text *why)
 {
-    attn_params p = *resolved;
-    const call_axes x = axes_of_call(&p);
+    const call_axes x = axes_of_call(p);
     array_set s = { .table = call_fields,
                     .n = COUNT_OF(call_fields),
-                    .base = &p,
+                    .base = p,
                     .x = &x,
                     .written = OUTPUT_RESULT,
                     .read = OUTPUT_STATE };
-    p.state = *state;
-    p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
-    leave_out_unused(&p, &s);
+    p->state = *state;
+    p->q.data = p->k.data = p->v.data = p->bias.data = NULL;
+    leave_out_unused(p, &s);
     return check_written(&s, 1, NULL, why);
 }
 

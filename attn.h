@@ -592,6 +592,33 @@ typedef struct attn_insight {
     int64_t mass_rows; /* the last rows of each sequence count, this number at most; 0 means all */
 } attn_insight;
 
+/* An attn_skip lets rows leave out blocks of 16 keys that hold too little of their probability, and tells
+ * how much that was at most. Such a block costs its Q K^T, and neither exponentials nor P V; where all rows
+ * of a tile leave it out, V is not read.
+ *
+ * A row sums its first block and its last four, of the keys that lengths, causal, window, chunked and
+ * prefix leave to it, and its sink. It keeps these. Another block it leaves out if 16 times its largest
+ * probability is at most a part in n of `below` of that sum, where n counts the row's blocks. So a row of up
+ * to five blocks leaves out nothing, none loses more than `below`, and a row with a NaN logit in a block keeps
+ * that block. Blocks begin where the number of a key, key_base included, is a multiple of 16. With
+ *
+ *     share = the sum of the probabilities left out, sink included in the sum of all
+ *
+ * share <= dropped <= below, and |O - O of all keys| <= 2 * share * max|v| (times 1 / (1 - dropout_p) with
+ * dropout), roundings besides. O, lse and stats are those of the keys kept: lse falls by at most
+ * -ln(1 - dropped), and v of keys left out does not show, even if it is NaN.
+ *
+ * What a row leaves out does not depend on other rows, tiles, workers, pages or the step of a program that
+ * computes it, so that bits do not either. Shared prefixes are not shared and listed keys not gathered
+ * then. A row with a NaN in its sums has a NaN here, too. Gradients, parts, raw states (partial), the other
+ * levels, logits, insight, impl naive, fast and devices refuse it; AUTO runs tiled. */
+typedef struct attn_skip {
+    float below; /* the largest share of a row that may be left out, below 1; 0 means none */
+    /* [batch, num_heads_q, seq_len_q], packed as insight.entropy: the bound of each row. An empty row
+     * has 0. It must be given if below is not 0. */
+    float *dropped;
+} attn_skip;
+
 /* An attn_state is the raw state of rows, all f32. With x = logit * log2(e) over the keys so far, m
  * is the running maximum of x, l is the sum of 2^(x - m), and o is the sum of 2^(x - m) * v. Rows
  * are numbered as in a packed lse. An empty row holds (-inf, 0, 0). Only attn_state_merge reads the
@@ -837,6 +864,7 @@ typedef struct attn_params {
     attn_state state;     /* where partial writes */
     attn_logits logits;   /* asks for logits of chosen rows */
     attn_insight insight; /* asks for entropies, the likeliest keys of rows, and the mass of keys */
+    attn_skip skip;       /* lets rows leave out keys of little probability */
 
     /* ---- how to compute. Nothing here changes a bit of an explicit impl. */
 
@@ -2328,7 +2356,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 18
+#define ATTN_KERNEL_ABI 19
 
 #ifdef __cplusplus
 }

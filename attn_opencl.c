@@ -2045,6 +2045,7 @@ enum { OUTPUT_RESULT = 1, OUTPUT_STATE = 2 };
 
 /* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
+    BY_NOBODY = 0,
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
@@ -2263,6 +2264,10 @@ static const call_field call_fields[] = {
       .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
     { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(skip.below, F_FLOAT, BY_NOBODY, ANY),
+      .instead = "attn_forward with all keys takes it" },
+    { GRID(skip.dropped, F_F32, BY_NOBODY, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, NO_INDEX, 0, ATTN_IMPL_AUTO),
@@ -4207,7 +4212,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, skips, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -4286,8 +4291,11 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight; /* Nonzero means that states go on behind o. */
-    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;   /* Nonzero means that states go on behind o. */
+    int referring; /* Nonzero means that the rows' reference is computed (src/skip.c). */
+    float *skip;   /* skip is [2][rows], limits and maxima, or NULL where no block is left out. */
+    int64_t skip_from, skip_to; /* Every lane may leave out blocks that begin at these keys. */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */

@@ -105,7 +105,7 @@ typedef struct plan {
     int64_t copy[2];
     int64_t matrix, operand_runs, ahead_runs, row_tiles;
     /* These are offsets into a row tile; each of the slot's row tiles has row_tile_bytes. */
-    int64_t lanes, qt, qt_units, scales, states, row_tile_bytes;
+    int64_t lanes, qt, qt_units, scales, states, skips, row_tile_bytes;
     int64_t slot_bytes, shared_bytes;
     /* All rows of the batch take this number of keys together first; 0 means none. */
     int64_t prefix_keys;
@@ -184,8 +184,11 @@ typedef struct tile {
     /* Nonzero means that rules by pair gave the class of the current tile: `alive` counts. */
     int by_pair;
     int block_count;
-    int insight; /* Nonzero means that states go on behind o. */
-    float dead;  /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
+    int insight;   /* Nonzero means that states go on behind o. */
+    int referring; /* Nonzero means that the rows' reference is computed (src/skip.c). */
+    float *skip;   /* skip is [2][rows], limits and maxima, or NULL where no block is left out. */
+    int64_t skip_from, skip_to; /* Every lane may leave out blocks that begin at these keys. */
+    float dead; /* softmax stores this for a dead key: +0, or ATTN_DEAD in a redo. */
     lane *lanes;
     float *qt;       /* qt is [head_dim][rows]. */
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */

@@ -64,6 +64,7 @@ enum { OUTPUT_RESULT = 1, OUTPUT_STATE = 2 };
 
 /* Who takes a field; what devices do with it is in src/opencl/fields.c. */
 enum taker {
+    BY_NOBODY = 0,
     BY_PART = 1,      /* calls of some rows or some keys */
     BY_GRADIENTS = 2, /* attn_backward */
     BY_RESUMABLE = 4, /* attn_resume_begin */
@@ -282,6 +283,10 @@ static const call_field call_fields[] = {
       .output = OUTPUT_RESULT, .instead = "ask for it in a call with all keys" },
     { VALUE(insight.mass_keys, F_INT64, BY_ALL, 0, MOST) },
     { VALUE(insight.mass_rows, F_INT64, BY_ALL, 0, MOST) },
+    { VALUE(skip.below, F_FLOAT, BY_NOBODY, ANY),
+      .instead = "attn_forward with all keys takes it" },
+    { GRID(skip.dropped, F_F32, BY_NOBODY, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
+      .output = OUTPUT_RESULT },
 
     /* ---- how to compute */
     { VALUE(impl, F_INT, NO_INDEX, 0, ATTN_IMPL_AUTO),

@@ -17,7 +17,7 @@ static int may_gather(const problem *pr)
     const attn_params *p = &pr->p;
     const int asks_more = pair_rules_on(p) > 1 || p->bias.data || p->alibi_slopes || p->score ||
                           p->dropout_p > 0 || p->logits.data || p->recent.keys || has_insight(p) ||
-                          p->insight.mass;
+                          p->insight.mass || has_skip(p);
     return p->key_list.data && !asks_more && pr->impl == ATTN_IMPL_TILED && !p->fast &&
            !p->part.rows && !p->part.keys && !p->cu_seqlens_q;
 }

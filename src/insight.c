@@ -27,7 +27,7 @@ static int64_t insight_rows(const attn_params *p)
 
 static int64_t state_rows(const attn_params *p)
 {
-    return plus(p->head_dim_v, 2 + insight_rows(p));
+    return plus(p->head_dim_v, 2 + insight_rows(p) + has_skip(p));
 }
 
 /* ---- the likeliest keys */

@@ -7,21 +7,20 @@
 #include "validate.c"
 #include "state.c"
 
-/* check_finish_apart is about what is written, read and left alone when states are finished. */
-OWN_FRAME static attn_status check_finish_apart(const attn_params *resolved,
-                                                const attn_state *state, text *why)
+/* check_finish_apart is about what is written, read and left alone when states are finished. It leaves in *p
+ * only the arrays that this reads. */
+OWN_FRAME static attn_status check_finish_apart(attn_params *p, const attn_state *state, text *why)
 {
-    attn_params p = *resolved;
-    const call_axes x = axes_of_call(&p);
+    const call_axes x = axes_of_call(p);
     array_set s = { .table = call_fields,
                     .n = COUNT_OF(call_fields),
-                    .base = &p,
+                    .base = p,
                     .x = &x,
                     .written = OUTPUT_RESULT,
                     .read = OUTPUT_STATE };
-    p.state = *state;
-    p.q.data = p.k.data = p.v.data = p.bias.data = NULL;
-    leave_out_unused(&p, &s);
+    p->state = *state;
+    p->q.data = p->k.data = p->v.data = p->bias.data = NULL;
+    leave_out_unused(p, &s);
     return check_written(&s, 1, NULL, why);
 }
 

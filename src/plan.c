@@ -131,6 +131,7 @@ static void plan_row_tile(const problem *pr, plan *pl)
     if (pr->p.integer && pr->p.recent.keys) /* Without recent keys there is one of them. */
         pl->qt_units = place(&at, times(pl->rows, pr->p.head_dim), sizeof(float));
     pl->scales = place(&at, pr->p.integer ? pl->rows * (pr->p.head_dim / UNIT) : 0, sizeof(float));
+    pl->skips = place(&at, has_skip(&pr->p) ? 2 * pl->rows : 0, sizeof(float));
     pl->states = place(&at, times(pl->state_slots, pl->state_floats), sizeof(float));
     pl->row_tile_bytes = at;
 }
@@ -298,6 +299,7 @@ static void plan_split(const problem *pr, plan *pl)
         parts = ceil_div(chunks, (int64_t)1 << ++sp->level) + moved;
     plan_chunk(pr, pl);
     if (sp->level == 0 && !pl->gathered && !pr->drop_below && !has_insight(&pr->p) &&
+        !has_skip(&pr->p) &&
         !pl->kernels->pack_values) /* Dropped keys and logits count in the sums, which come late. */
         sp->inside = chunks_inside(pr, pl, chunks, room - times(parts, state));
     if (times(parts, state) > room || (parts == 1 && !sp->inside))

@@ -37,6 +37,7 @@ static const char *never_shared(const problem *pr)
         { p->score != NULL, "the score callback may differ by batch entry" },
         { pair_rules_on(p) > 0, "a mask other than causal, window or chunked is on" },
         { p->dropout_p > 0, "dropout differs by row" },
+        { has_skip(p), "what a row skips depends on its last keys" },
         { wants_pairs(p) && !wants_rows(p) && !pr->size_query, "only logits are asked for" },
         { times(rows, pr->group) > PREFIX_ROWS,
           "one batch entry has rows enough to share K and V" },

@@ -151,9 +151,16 @@ static attn_status resolve_layouts(attn_params *p, text *why)
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
 
+/* has_skip tells whether blocks of keys may be left out. */
+static int has_skip(const attn_params *p)
+{
+    return p->skip.below > 0;
+}
+
 static int choose_impl(const attn_params *p)
 {
-    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys)
+    if (p->impl == ATTN_IMPL_AUTO && !p->part.rows && !p->part.keys && !p->recent.keys &&
+        !has_skip(p))
         return p->seq_len_kv <= p->auto_naive_keys ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
@@ -235,7 +242,7 @@ static int has_insight(const attn_params *p)
 
 static int wants_rows(const attn_params *p)
 {
-    return p->partial || wants_results(p) || has_insight(p);
+    return p->partial || wants_results(p) || has_insight(p) || has_skip(p);
 }
 
 /* wants_pairs tells whether a list of its own computes logits again. */

@@ -1,11 +1,12 @@
 /* src/state.c - the state (m, l, o) of a tile's rows: how chunks become the root, the sink, and the result.
  * SPDX-License-Identifier: MIT
  *
- * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c says.
+ * A state is stored as [m rows][l rows][o head_dim_v x rows], and goes on as src/insight.c and src/skip.c say.
  */
 #pragma once
 
 #include "insight.c"
+#include "skip.c"
 #include "rotate.c"
 
 static float *state_l(const tile *t, float *state)
@@ -64,6 +65,8 @@ static void join_states(tile *t, float *lower, float *upper)
     int64_t columns = t->pr->p.head_dim_v;
     if (t->insight)
         columns += merge_insight(t, lower, upper, state_tail(t, lower), state_tail(t, upper));
+    if (t->skip)
+        add_floats(state_tail(t, upper), state_tail(t, lower), t->pl->rows);
     t->pl->kernels->merge(lower, upper, columns);
 }
 
@@ -280,6 +283,8 @@ static void write_rows(tile *t, float *state)
     add_sinks(t, state);
     if (t->insight)
         write_insight(t, state, state_l(t, state), state_tail(t, state));
+    if (t->skip)
+        write_dropped(t, state, state_l(t, state), state_tail(t, state));
     if (p->o.data)
         write_lanes(t, &p->o, p->head_dim_v, state_o(t, state), state_l(t, state),
                     t->pr->keep_factor);

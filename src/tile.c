@@ -52,6 +52,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->qt = (float *)(void *)(own + pl->qt);
     t->qt_units = (float *)(void *)(own + pl->qt_units);
     t->scales = (float *)(void *)(own + pl->scales);
+    t->skip = has_skip(&c->pr.p) ? (float *)(void *)(own + pl->skips) : NULL;
     for (i = 0; i < pl->state_slots; i++)
         t->free_states[t->free_count++] =
             (float *)(void *)(own + pl->states) + i * pl->state_floats;

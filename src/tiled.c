@@ -162,12 +162,40 @@ static void watch_block(tile *t, int i, int64_t j)
     add_entropy(t, tail, &e);
 }
 
+/* leaves_block lets lanes leave block i out, whose logits are computed and whose first key is j, and tells
+ * whether all do. */
+static int leaves_block(tile *t, int i, int64_t j)
+{
+    const int begin = block_begin(t, i), n = t->blocks[i].end - begin;
+    float *const s = t->s_tile + begin * t->pl->rows;
+    if (t->referring) {
+        keep_reference(t, s, n, j);
+        return 0;
+    }
+    if (!skip_block(t, s, n, j, state_tail(t, t->state)))
+        return 0;
+    t->blocks[i].lanes.end = t->blocks[i].lanes.begin;
+    return 1;
+}
+
+/* take_blocks takes block i of a tile that begins at key j0, and more of those before `next` where they go
+ * together. It returns the block behind these. */
+static int take_blocks(tile *t, int i, int next, int64_t j0)
+{
+    const int64_t j = j0 + block_begin(t, i);
+    if (t->skip && leaves_block(t, i, j))
+        return i + 1;
+    if (!t->insight)
+        return enter_blocks(t, i, t->skip ? i + 1 : next);
+    watch_block(t, i, j);
+    return i + 1;
+}
+
 /* add_blocks computes the logits, running maximum and sum, and probabilities of the blocks of a
  * tile that begins at key j0. */
-static void add_blocks(tile *t, int64_t j0, int class, int leads)
+static void add_blocks(tile *t, int64_t j0, int class, attn_ahead ahead)
 {
     const int keys = t->blocks[t->block_count - 1].end, rows = t->pl->rows;
-    attn_ahead ahead = logits_ahead(t, j0, j0 + keys, leads);
     const int64_t lines = ahead.lines;
     key_step st = { 0, 0, 0, 0, { 0, 0 } };
     int i;
@@ -175,10 +203,8 @@ static void add_blocks(tile *t, int64_t j0, int class, int leads)
         ahead.lines = lines * (st.end - st.begin) / keys;
         tile_logits(t, t->s_tile + st.begin * rows, j0 + st.begin, st.end - st.begin, class,
                     ATTN_LOGITS_SOFTMAX, st.lanes, &ahead);
-        for (i = st.first; t->insight && i < st.next; i++)
-            watch_block(t, i, j0 + block_begin(t, i));
-        while (i < st.next)
-            i = enter_blocks(t, i, st.next);
+        for (i = st.first; i < st.next;)
+            i = take_blocks(t, i, st.next, j0);
     }
 }
 
@@ -207,11 +233,13 @@ static void add_values(tile *t, float *o, int64_t j0, attn_ahead *ahead)
 
 /* add_keys adds keys j0 to j0+n-1 to the state of the current chunk. Each product asks for what the
  * next steps read: Q K^T for these rows of V, or their bias; P V for the next tile of K, unless a mask
- * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. */
+ * may skip that, or for its mask. Memory therefore never rests, and what is asked for fits into L2. Where
+ * blocks may be left out, V is not asked for, and Q K^T asks for the next tile of K. */
 static void add_keys(tile *t, int64_t j0, int n, int values)
 {
     const int class = tile_class(t, j0, n);
     const int64_t next = j0 + n;
+    const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
     const int leads = t->pl->ahead && t->keys->asked < next;
     if (class == ATTN_TILE_EMPTY)
         return;
@@ -219,10 +247,11 @@ static void add_keys(tile *t, int64_t j0, int n, int values)
     if (!t->state)
         t->state = begin_state(t);
     set_blocks(t, j0, n);
-    add_blocks(t, j0, class, leads && values);
+    add_blocks(t, j0, class,
+               t->skip ? rows_ahead(t, KEYS, next, leads && values ? end : next)
+                       : logits_ahead(t, j0, next, leads && values));
     if (values) {
-        const int64_t end = min64(next + t->pl->keys, min64(t->hi, t->spans[t->version].hi));
-        attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair);
+        attn_ahead ahead = values_ahead(t, next, end, leads && !t->pl->by_pair && !t->skip);
         if (t->pr->drop_below)
             drop_keys(t, t->s_tile, j0, n);
         add_values(t, state_o(t, t->state), j0, &ahead);
@@ -427,6 +456,26 @@ static row_choice tiled_choice(const problem *pr, const plan *pl, int64_t index,
     return choice;
 }
 
+/* refer_rows computes the reference of a tile's rows: their state after the reference blocks and the sink. */
+static void refer_rows(tile *t)
+{
+    int64_t j, end;
+    begin_references(t);
+    t->keys->asked = 0;
+    t->referring = 1;
+    for (j = next_reference(t, t->lo); j < t->hi; j = next_reference(t, end)) {
+        end = min64(block_end(t, j), t->hi);
+        add_key_tile(&t, 1, j, end, 0);
+    }
+    t->referring = 0;
+    if (!t->state)
+        return;
+    add_sinks(t, t->state);
+    set_limits(t, t->state, state_l(t, t->state));
+    give_state(t, t->state);
+    t->state = NULL;
+}
+
 /* open_rows begins row tile number g of item `index`, with its rows chosen and packed. */
 static tile *open_rows(const call *c, char *slot, int64_t index, int g)
 {
@@ -439,6 +488,8 @@ static tile *open_rows(const call *c, char *slot, int64_t index, int g)
     choice.first += t->s.row_from * choice.heads + (int64_t)g * c->pl.rows;
     choice.count = min64(choice.count, t->s.row_to);
     set_rows(t, &choice);
+    if (t->skip)
+        refer_rows(t);
     return t;
 }
 

@@ -38,6 +38,8 @@ static attn_status check_numbers(const attn_params *p, text *why)
         return bad_number(why, "softcap", p->softcap, " must be 0 or between 1e-30 and 1e30");
     if (!(p->dropout_p >= 0 && p->dropout_p < 1))
         return bad_number(why, "dropout_p", p->dropout_p, " must be at least 0 and below 1");
+    if (!(p->skip.below >= 0 && p->skip.below < 1))
+        return bad_number(why, "skip.below", p->skip.below, " must be at least 0 and below 1");
     return ATTN_OK;
 }
 
@@ -102,6 +104,13 @@ static const pair_rule pair_rules[] = {
     ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
     ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),
     NUMBER_ALONE(recent.num_entries, recent.entries, " is set, but recent.entries is NULL"),
+    ALONE(skip.below, skip.dropped,
+          "skip.below is set, but skip.dropped, which says how much was left out, is NULL"),
+    ALONE(skip.dropped, skip.below, "skip.dropped is given, but skip.below is 0"),
+    TOGETHER(skip.below, fast, "skip.below and fast: leave one of them out"),
+    TOGETHER(skip.below, partial, "skip.below is set, but raw states (partial) hold no bound"),
+    TOGETHER(skip.below, logits.data, "skip.below is set, but logits need every key"),
+    TOGETHER(skip.below, insight, "skip.below is set, but insight needs every key"),
     TOGETHER(sinks, softmax1, "softmax1 is a sink of 0 and excludes sinks: set one of them"),
     NUMBER_ALONE(part.row_begin, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
@@ -217,6 +226,9 @@ static attn_status check_support(const attn_params *p, text *why)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "recent.keys", p->recent.keys,
                          wants_pairs(p) ? " is set: logits and mass need one version of each key"
                                         : " is set: impl naive reads one version of each key");
+    if (has_skip(p) && p->impl == ATTN_IMPL_NAIVE)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
+                         " (naive) takes all keys: skip.below must be 0");
     if (!p->part.rows && !p->part.keys)
         return ATTN_OK;
     if (p->impl == ATTN_IMPL_NAIVE)

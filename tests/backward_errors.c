@@ -176,6 +176,8 @@ static const row rows[] = {
     { FIELD(p.v.data), TO_NULL, 0, LATE, ARG, "v.data" },
     { FIELD(p.kv_rows.ring), TO_I64, SEQ_KV, ALL, NOT_BUILT,
       "kv_rows.ring (7) is set, but attn_backward does not take it: it describes a cache" },
+    { FIELD(p.skip.dropped), TO_DATA, 0, ALL, NOT_BUILT,
+      "skip.dropped is set, but attn_backward does not take it" },
     { FIELD(p.part.rows), TO_INT, 1, ALL, NOT_BUILT, "part and dbias: give one of them" },
     { FIELD(p.part.keys), TO_INT, 1, ALL, NOT_BUILT, "part and dbias: give one of them" },
     { FIELD(p.part.keys), TO_INT, 1, NO_BIAS, NOT_BUILT, "part.keys and dsinks: give one of them" },

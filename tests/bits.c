@@ -179,6 +179,7 @@ void make_fixture(fixture *f, const bits_case *c)
     f->entropy = test_alloc((size_t)rows * 4);
     f->top_key = test_alloc((size_t)(rows * c->top) * 4);
     f->top_prob = test_alloc((size_t)(rows * c->top) * 4);
+    f->dropped = test_alloc((size_t)rows * 4);
     f->logits = c->logits ? test_alloc((size_t)(rows * c->skv) * 4) : NULL;
 }
 
@@ -219,6 +220,8 @@ static void feed_row(const fixture *f, int row, golden_hash *hash)
         feed(&hash->rest, f->top_key, (size_t)n, 4);
         feed(&hash->rest, f->top_prob, (size_t)n, 4);
     }
+    if (f->c->below)
+        feed(&hash->rest, f->dropped, (size_t)row, 4);
 }
 
 /* Compares the outputs in *f with the expected hashes, then spoils them for the next run. */
@@ -233,13 +236,14 @@ static void check_hash(fixture *f, const char *how, int number)
                 feed_row(f, (b * f->c->hq + h) * f->c->sq + i, &hash);
     CHECK(hash.o == want->o && hash.rest == want->rest, "%s %d: %s%s not of golden.h", how, number,
           hash.o == want->o ? "" : " o",
-          hash.rest == want->rest ? "" : " lse, stats, m, l, logits or insight");
+          hash.rest == want->rest ? "" : " lse, stats, m, l, logits, insight or dropped");
     memset(f->o, 0xff, rows * (size_t)f->dv * f->size);
     memset(f->acc, 0xff, rows * (size_t)f->dv * 4);
     memset(f->lse, 0xff, rows * 4);
     memset(f->stats, 0xff, rows * 8);
     memset(f->m, 0xff, rows * 4);
     memset(f->entropy, 0xff, rows * 4);
+    memset(f->dropped, 0xff, rows * 4);
     memset(f->top_key, 0xff, rows * 4 * (size_t)f->c->top);
     memset(f->top_prob, 0xff, rows * 4 * (size_t)f->c->top);
 }
@@ -366,6 +370,10 @@ static void make_outputs(const fixture *f, const piece *w, attn_params *p)
         p->insight.top_key = test_alloc(rows * 4 * (size_t)f->c->top);
         p->insight.top_prob = test_alloc(rows * 4 * (size_t)f->c->top);
     }
+    if (f->c->below) {
+        p->skip.below = float_from_bits(f->c->below);
+        p->skip.dropped = test_alloc(rows * 4);
+    }
     if (f->logits != NULL) {
         p->logits.stage = f->c->logits - 1;
         p->logits.data = test_alloc(rows * (size_t)f->c->skv * 4);
@@ -396,6 +404,8 @@ static void collect(fixture *f, const piece *w, const attn_params *p)
             copy_rows(f->top_key, p->insight.top_key, to, from, w->rows, ranks);
             copy_rows(f->top_prob, p->insight.top_prob, to, from, w->rows, ranks);
         }
+        if (c->below)
+            copy_rows(f->dropped, p->skip.dropped, to, from, w->rows, 4);
         if (f->logits != NULL)
             copy_rows(f->logits, p->logits.data, to, from, w->rows, (size_t)c->skv * 4);
     }
@@ -651,7 +661,7 @@ static void check_case(fixture *f, int quick)
     if (can_split_batch(f)) {
         if (f->batch > 1)
             check_batch(f);
-        if (!f->c->logits && !f->c->top)
+        if (!f->c->logits && !f->c->top && !f->c->below)
             check_merge(f);
     }
 }

@@ -26,6 +26,7 @@ typedef struct fixture {
     float *stats;              /* [batch, hq, sq, 2] */
     float *logits;             /* [batch, hq, sq, skv] */
     float *entropy, *top_prob; /* [batch, hq, sq]; [.., top] */
+    float *dropped;            /* [batch, hq, sq] */
     int32_t *top_key;
 } fixture;
 

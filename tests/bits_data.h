@@ -69,6 +69,7 @@ typedef struct bits_case {
     int cached;      /* k and v, scaled by channel, are what a cache makes of rows in f32 */
     int centered;    /* the cache takes c.k_mean from them */
     int top;         /* p.insight.top, and the entropy; 0 = neither */
+    uint32_t below;  /* bits of p.skip.below */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
 } bits_case;
@@ -274,6 +275,38 @@ static const bits_case bits_cases[] = {
       .dropout = 0x3e4ccccd,
       .top = 6 },
     { "insight-recent", 2, 1, 9, 200, 64, .recent = 70, .causal = 1, .top = 4 },
+    /* skipping */
+    { "skip", 2, 1, 17, 500, 64, .causal = 1, .shift = 4, .below = 0x3dcccccd },
+    { "skip-long", 1, 1, 5, 2309, 40, .key_base = 1021, .shift = 4, .below = 0x3f000000 },
+    { "skip-outliers", 1, 1, 19, 1025, 64, .causal = 1, .outliers = 1, .below = 0x3f7d70a4 },
+    { "skip-one-row", 8, 1, 1, 1030, 64, .causal = 1, .shift = 4, .sink = 1, .below = 0x3f000000 },
+    { "skip-poison", 2, 1, 17, 200, 40, .bias = BITS_BIAS_POISON, .outliers = 1,
+      .below = 0x3f000000 }, /* redo */
+    { "skip-recent", 2, 1, 9, 300, 64, .recent = 100, .units = BITS_Q8_0, .causal = 1, .shift = 4,
+      .below = 0x3f000000 },
+    { "skip-little", 1, 1, 5, 2309, 16, .alibi = 1, .causal = 1, .below = 0x09800000 },
+    { "skip-all",
+      4,
+      2,
+      11,
+      330,
+      40,
+      .dv = 24,
+      .batch = 3,
+      .outliers = 1,
+      .ragged = 41,
+      .left = 5,
+      .key_base = 1021,
+      .causal = 1,
+      .window = 1,
+      .window_left = 250,
+      .softcap = 30,
+      .bias = BITS_BIAS_HOLES,
+      .bias_dtype = BITS_BF16,
+      .alibi = 1,
+      .sink = 1,
+      .dropout = 0x3e4ccccd,
+      .below = 0x3f000000 },
 };
 
 /* Cases of attn_backward. Keys and rows are few where the factor is large: a probability of 2^-126

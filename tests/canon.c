@@ -562,6 +562,33 @@ static f32 moved(const state *a, f32 m)
     return add(a->t, mul(a->l, sub(a->m, m)));
 }
 
+static int64_t block_of(const row *r, int j)
+{
+    return (r->base + j) / BLOCK;
+}
+
+/* The first block of a row and its last four are its reference. */
+static int is_reference(const row *r, int j)
+{
+    return block_of(r, j) == block_of(r, r->lo) || block_of(r, j) > block_of(r, r->hi - 1) - 4;
+}
+
+/* Whether the row leaves out keys of a block that begin at key j, the largest of whose logits is bm; then
+ * they are added to d. */
+static int leaves_out(const row *r, int j, f32 bm, state *a)
+{
+    const f32 least = 0xc2f00000; /* -120 */
+    f32 x;
+    if (r->limit == MINUS_INF || is_reference(r, j))
+        return 0;
+    x = sub(bm, r->ref_m);
+    x = less(x, least) ? least : x;
+    if (less(r->limit, x))
+        return 0;
+    a->d = add(a->d, exp2_32(x));
+    return 1;
+}
+
 /* Keys j0..j1-1, all of one block and one version, enter the state of their chunk. */
 static void enter_keys(const row *r, int j0, int j1, state *a)
 {
@@ -571,7 +598,7 @@ static void enter_keys(const row *r, int j0, int j1, state *a)
     for (j = j0; j < j1; j++)
         if (r->alive[j] && less(bm, r->s[j]))
             bm = r->s[j];
-    if (bm == MINUS_INF)
+    if (bm == MINUS_INF || leaves_out(r, j0, bm, a))
         return;
     if (a->m == MINUS_INF) {
         a->m = bm;
@@ -610,12 +637,15 @@ static void enter_block(const row *r, int j0, int j1, state *a)
 
 static void merge(const state *a, state *b, int dv, int with_t)
 {
+    const f32 left = add(a->d, b->d);
     f32 m, wa, wb;
     int d;
+    b->d = left;
     if (a->l == 0)
         return;
     if (b->l == 0) {
         *b = *a;
+        b->d = left;
         return;
     }
     m = less(a->m, b->m) ? b->m : a->m;
@@ -649,6 +679,63 @@ static void node(const row *r, int level, int64_t index, state *out)
         if (from < to)
             enter_block(r, (int)from, (int)to, out);
     }
+}
+
+/* ---- skipping ---------------------------------------------------------------------------- */
+
+static void merge_sink(const row *r, state *a)
+{
+    state sink;
+    clear(&sink);
+    sink.m = mul(bits_sink(r->c, (uint32_t)r->h), LOG2E);
+    sink.l = ONE;
+    merge(a, &sink, bits_dv(r->c), 0);
+    *a = sink;
+}
+
+/* The state of the reference, and what the row may leave out by that. */
+static void refer(row *r)
+{
+    const f32 share = 0x3d700000; /* 15/256 */
+    state a;
+    f32 x;
+    int j, end;
+    clear(&a);
+    r->lo = r->hi = 0;
+    for (j = 0; j < r->keys; j++)
+        if (visible(r, j)) {
+            r->lo = r->hi ? r->lo : j;
+            r->hi = j + 1;
+        }
+    for (j = r->lo; j < r->hi; j = end) {
+        end = j + BLOCK - (int)((r->base + j) % BLOCK);
+        end = end < r->hi ? end : r->hi;
+        if (is_reference(r, j))
+            enter_block(r, j, end, &a);
+    }
+    if (a.l == 0)
+        return;
+    if (r->c->sink)
+        merge_sink(r, &a);
+    x = mul(mul(r->c->below, a.l), share);
+    x = divide(x, from_integer(block_of(r, r->hi - 1) - block_of(r, r->lo) + 1));
+    r->ref_m = a.m;
+    r->limit = log2_32(x);
+}
+
+/* A bound on the share that the row left out. */
+static f32 dropped(const row *r)
+{
+    const f32 margin = 0x3f802000, least = 0x0d800000; /* 1 + 2^-10, 2^-100 */
+    const state *a = &r->root;
+    f32 x;
+    if (r->empty || a->d == 0)
+        return 0;
+    x = mul(mul(a->d, exp2_32(sub(r->ref_m, a->m))), from_integer(BLOCK));
+    x = mul(divide(x, add(a->l, x)), margin);
+    if (less(x, least))
+        x = less(r->c->below, least) ? r->c->below : least;
+    return x;
 }
 
 /* ---- results of a row ----------------------------------------------------------------------- */
@@ -694,7 +781,6 @@ static void make_room(row *r, f32 sink)
 
 void forward_row(row *r, const bits_case *c, int b, int h, int i)
 {
-    state sink;
     int j, level = 0;
     r->c = c;
     r->b = b;
@@ -714,6 +800,9 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
         if (r->alive[j] || c->logits) /* a dead key is as if absent */
             logit(r, j);
     }
+    r->limit = MINUS_INF;
+    if (c->below)
+        refer(r);
     while (((int64_t)CHUNK << level) < r->base + r->keys)
         level++;
     node(r, level, 0, &r->root);
@@ -723,13 +812,8 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
     r->keys_t = r->root.t;
     if (c->sink && c->top && !r->empty)
         make_room(r, mul(bits_sink(c, (uint32_t)h), LOG2E));
-    if (c->sink) { /* in an empty row the statistics alone show it */
-        clear(&sink);
-        sink.m = mul(bits_sink(c, (uint32_t)h), LOG2E);
-        sink.l = ONE;
-        merge(&r->root, &sink, bits_dv(c), 0);
-        r->root = sink;
-    }
+    if (c->sink) /* in an empty row the statistics alone show it */
+        merge_sink(r, &r->root);
     finish_row(r);
 }
 
@@ -828,6 +912,8 @@ static void put_row(const row *r, hashes *out)
         put_logits(r, out);
     if (r->c->top)
         put_insight(r, out);
+    if (r->c->below)
+        feed(&out->rest, dropped(r), 4);
 }
 
 static hashes do_case(const bits_case *c)

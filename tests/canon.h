@@ -37,7 +37,7 @@ uint32_t store(f32 x, int dtype);
 /* ---- rows */
 
 typedef struct state {
-    f32 m, l, t, o[MAX_DIM]; /* t: sum of p * (s - m) */
+    f32 m, l, t, d, o[MAX_DIM]; /* t: sum of p * (s - m); d: of what blocks left out hold at most */
 } state;
 
 typedef struct row {
@@ -57,6 +57,8 @@ typedef struct row {
     uint32_t o[MAX_DIM];                 /* of the storage type */
     f32 lse;
     f32 keys_l, keys_t; /* l and t without the sink, relative to the m of root */
+    int lo, hi;         /* keys lo to hi-1 are visible */
+    f32 ref_m, limit;   /* of the reference of skipping: its m, and the largest bm - m left out */
 } row;
 
 uint32_t row_number(const row *r);           /* of r in a packed lse */

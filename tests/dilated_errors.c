@@ -80,6 +80,7 @@ MAKER(dropout, c->p.dropout_p = 0.5f)
 MAKER(partial, c->p.partial = 1)
 MAKER(part, c->p.part.rows = 1; c->p.part.row_count = 1)
 MAKER(insight, c->p.insight.entropy = outputs[1])
+MAKER(skip, c->p.skip.below = 0.5f; c->p.skip.dropped = outputs[1])
 MAKER(logits, c->p.logits.data = outputs[1])
 MAKER(q_len, ints[0] = 3; ints[1] = 2; c->p.kv_len = ints; c->p.seq_len_q = 2; c->p.q_len = ints)
 MAKER(rows, c->p.seq_len_kv = SEQ - 1)
@@ -201,6 +202,7 @@ static const struct {
     { no_lse, ATTN_ERR_ARG,
       "stats.data and lse.data are NULL: attn_backward reads what attn_forward wrote", 1 },
     { gemms, ATTN_ERR_ARG, "gemms (3) must be 0, 5 or 7", 0 },
+    REFUSED_FOR(skip, "skip.below", ": attn_forward with all keys takes it"),
 };
 
 static void check_one(const right_call *c, attn_status expected, const char *sentence, int late)

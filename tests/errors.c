@@ -408,6 +408,10 @@ static const row rows[] = {
     { FIELD(o.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
     { FIELD(lse.stride_seq), TO_STRIDE, 0, -1, PLAIN, OVER, "" },
     { FIELD(stats.stride_head), TO_STRIDE, 0, 1, PLAIN, OVER, "" },
+    { FIELD(skip.below), TO_FLOAT, 0, -0.5, PLAIN, ARG, NULL },
+    { FIELD(skip.below), TO_FLOAT, 0, 1, PLAIN, ARG, NULL },
+    { FIELD(skip.below), TO_FLOAT, 0, NAN_, PLAIN, ARG, NULL },
+    { FIELD(skip.below), TO_FLOAT, 0, 0.5, PLAIN, ARG, "skip.below is set, but skip.dropped" },
 };
 
 /* TO_STRIDE: 0 = broadcast, 1 and -1 = so large that a few steps leave the address space. */

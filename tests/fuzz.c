@@ -447,7 +447,7 @@ static const size_t int_fields[] = {
     AT(part.keys),      AT(part.continued), AT(layout),           AT(integer),
     AT(recent.k.dtype), AT(fast),           AT(recent.v.dtype),   AT(insight.top),
 };
-static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p) };
+static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p), AT(skip.below) };
 static const size_t stride_fields[] = {
     AT(q.stride_batch),        AT(q.stride_head),          AT(q.stride_seq),
     AT(k.stride_batch),        AT(k.stride_head),          AT(k.stride_seq),

@@ -125,6 +125,14 @@ static const golden_hash golden[] = {
     { "insight-sinks", UINT64_C(0x1a3186883492c4da), UINT64_C(0x33bdb575f7b5c45c) },
     { "insight-all", UINT64_C(0xdfd2987c1aa55611), UINT64_C(0xbad68bbe658794d4) },
     { "insight-recent", UINT64_C(0x39637909933b5aa2), UINT64_C(0xb6d01db7d9d7138e) },
+    { "skip", UINT64_C(0x6fc9c2fe08b7fdd2), UINT64_C(0x58f141ebcccca545) },
+    { "skip-long", UINT64_C(0xf6acfd429986fb19), UINT64_C(0x4efda828b3f05a83) },
+    { "skip-outliers", UINT64_C(0xbffe70973992522f), UINT64_C(0xdfe6180350df9995) },
+    { "skip-one-row", UINT64_C(0xc723866aba6d8f33), UINT64_C(0x1de5e3c7f2c1d981) },
+    { "skip-poison", UINT64_C(0x3b2f65b45ef12dba), UINT64_C(0x27023145dd8d9742) },
+    { "skip-recent", UINT64_C(0x975622ed7bc3f01b), UINT64_C(0x643a11de133a9960) },
+    { "skip-little", UINT64_C(0xf88882993bd38a48), UINT64_C(0x74e6026cd5840f39) },
+    { "skip-all", UINT64_C(0xd682317f2c6f39f7), UINT64_C(0x8c292ca67f161c2e) },
 };
 
 static const golden_gradient golden_gradients[] = {

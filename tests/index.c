@@ -579,6 +579,7 @@ MAKER(partial, c->p.partial = 1)
 MAKER(logits, c->p.logits.data = list_scores)
 MAKER(entropy, c->p.insight.entropy = list_scores)
 MAKER(mass, c->p.insight.mass = (double *)(void *)values; c->p.insight.mass_keys = 2)
+MAKER(skip, c->p.skip.below = 0.5f; c->p.skip.dropped = list_scores)
 MAKER(naive, c->p.impl = ATTN_IMPL_NAIVE)
 MAKER(part_rows, c->p.part.rows = 1; c->p.part.row_count = 1)
 MAKER(part_keys, c->p.part.keys = 1; c->p.part.key_count = 1)
@@ -628,6 +629,7 @@ static const struct {
     REFUSED(logits, "logits.data" NOT_TAKEN),
     REFUSED(entropy, "insight.entropy" NOT_TAKEN),
     REFUSED(mass, "insight.mass" NOT_TAKEN),
+    REFUSED(skip, "skip.below" NOT_TAKEN),
     REFUSED(naive, "impl (2)" NOT_TAKEN),
     REFUSED(part_rows, "part.rows (1)" NOT_TAKEN),
     REFUSED(part_keys, "part.keys (1)" NOT_TAKEN),

@@ -346,6 +346,31 @@ static void check_pairs(int round)
         check_decoding(&s);
 }
 
+/* ---- blocks of both versions left out ----------------------------------------------------------- */
+
+static void check_skipping(int round)
+{
+    const int64_t keys = rng_int(300, MOST_KEYS), recent = rng_int(1, 300);
+    setup s;
+    float *dropped;
+    size_t rows, skip = 0;
+    make_setup(&s, keys, recent, round % 3 == 2);
+    rows = (size_t)(s.p.batch * HEADS * s.p.seq_len_q);
+    dropped = test_alloc(rows * sizeof *dropped);
+    s.p.scale = 1.0f;
+    s.p.skip.below = 0.9f;
+    s.p.skip.dropped = dropped;
+    new_outputs(&s);
+    if (!CHECK(test_run(&s.p) == ATTN_OK, "refused: %s", setup_text(&s)))
+        return;
+    for (size_t n = 0; n < rows; n++)
+        skip += dropped[n] > 0;
+    CHECK(skip > 0, "no row leaves out anything: %s", setup_text(&s));
+    check_ways(&s);
+    if (s.p.causal)
+        check_decoding(&s);
+}
+
 /* ---- both versions of each block, one behind the other ------------------------------------------ */
 
 /* Where key j of that version lies. */
@@ -591,7 +616,7 @@ TEST_GROUP(recent, RUN_EACH_SET, "the last keys in full precision: oracle, bits,
     } checks[] = {
         { "pairs", check_pairs, 90, 0 },           { "doubled", check_doubled, 60, 0 },
         { "all recent", check_all_recent, 20, 0 }, { "shared", check_shared, 6, 0 },
-        { "misuse", check_misuse, 1, 1 },
+        { "misuse", check_misuse, 1, 1 },          { "skipping", check_skipping, 20, 0 },
     };
     if (!T.exact || T.impl || T.storage || T.backend) {
         SKIP("recent keys are for exact calls of the CPU");

@@ -410,6 +410,11 @@ static void check_misuse(void)
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
            "logits.data is set, but attn_resume_begin does not take it");
     p = a.p;
+    p.skip.below = 0.5f;
+    p.skip.dropped = (float *)(void *)memory;
+    refuse(&p, 0, fetch, memory, need, ATTN_ERR_UNSUPPORTED,
+           "skip.below is set, but attn_resume_begin does not take it");
+    p = a.p;
     p.o.data = p.lse.data = p.stats.data = NULL;
     refuse(&p, 0, fetch, memory, need, ATTN_ERR_ARG,
            "o.data is NULL, and neither lse nor stats is asked for");

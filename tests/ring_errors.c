@@ -204,6 +204,8 @@ static const row rows[] = {
     { ROW(g.dsinks, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built") },
     { ROW(g.dslopes, TO_DATA, 0, BACKWARD, UNSUPPORTED,
           "dbias, dsinks and dslopes are not built") },
+    { ROW(p.skip.dropped, TO_DATA, 0, BOTH, UNSUPPORTED,
+          "skip.dropped is set, but a ring of ranks does not take it") },
 };
 
 static void spoil(whole_call *c, const row *wrong)

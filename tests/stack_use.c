@@ -55,6 +55,22 @@ static void run_insight(void)
     params = plain;
 }
 
+static void run_skip(void)
+{
+    static attn_params plain;
+    void *room;
+    size_t bytes;
+    plain = params;
+    params.impl = ATTN_IMPL_TILED;
+    params.skip.below = 0.5f;
+    params.skip.dropped = everything[DQ];
+    if (attn_workspace_size(&params, &bytes) != ATTN_OK || (room = malloc(bytes)) == NULL ||
+        attn_forward(&params, room, bytes) != ATTN_OK)
+        abort();
+    free(room);
+    params = plain;
+}
+
 static void run_index(void)
 {
     static attn_params s;
@@ -403,12 +419,13 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
         size_t more; /* than the limit: these call the others */
-    } calls[] = { { "attn_forward", run_forward, 0 },   { "attn_check", run_check, 0 },
-                  { "insight", run_insight, 0 },        { "attn_index", run_index, 0 },
-                  { "attn_explain", run_explain, 0 },   { "attn_state_finish", run_states, 0 },
-                  { "attn_rope_apply", run_rope, 0 },   { "attn_cache", run_cache, 0 },
-                  { "attn_backward", run_backward, 0 }, { "attn_resume", run_resume, 1536 },
-                  { "attn_dilated", run_dilated, 768 }, { "attn_ring", run_ring, 2048 } };
+    } calls[] = { { "attn_forward", run_forward, 0 },     { "attn_check", run_check, 0 },
+                  { "insight", run_insight, 0 },          { "skip", run_skip, 0 },
+                  { "attn_index", run_index, 0 },         { "attn_explain", run_explain, 0 },
+                  { "attn_state_finish", run_states, 0 }, { "attn_rope_apply", run_rope, 0 },
+                  { "attn_cache", run_cache, 0 },         { "attn_backward", run_backward, 0 },
+                  { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 768 },
+                  { "attn_ring", run_ring, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

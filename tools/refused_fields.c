@@ -40,6 +40,8 @@ static struct reason {
     { "recent", "as `kv_rows`", 0 },
     { "logits.data", "not built; the last stage needs m and l of all keys", 0 },
     { "insight", "not built: it is kept beside the sums of whole rows, and is not merged", 0 },
+    { "skip", "not built: a row decides by the keys of the whole row, and the bound is not merged",
+      0 },
     { "partial", "they return finished rows, or raw states of their own", 0 },
     { "kv_begin", "a branch numbers positions from the first of the sequence", 0 },
     { "key_base", "as `kv_begin`", 0 },

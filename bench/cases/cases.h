@@ -247,6 +247,8 @@ typedef enum mask_kind {
     MASK_INSIGHT,
     MASK_TOP8,
     MASK_MASS,
+    /* and keys left out, which forward calls of impl tiled alone do */
+    MASK_ALIBI_SKIP,
     NUM_MASKS
 } mask_kind;
 

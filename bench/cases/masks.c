@@ -487,6 +487,14 @@ static int set_alibi(const making *m)
     return slopes && attn_alibi_slopes(slopes, m->c->heads_q) == ATTN_OK;
 }
 
+/* Rows may lose a thousandth: with ALiBi that is keys far away. */
+static int set_alibi_skip(const making *m)
+{
+    m->p->skip.below = 1.0f / 1024;
+    m->p->skip.dropped = own(m->arrays, 4 * m->c->batch * m->c->heads_q * m->c->seq_q);
+    return set_alibi(m) && m->p->skip.dropped;
+}
+
 static int set_softcap(const making *m)
 {
     m->p->softcap = 5;
@@ -637,6 +645,8 @@ static const struct {
                     NO_LIST },
     [MASK_MASS] = { "mass", "the mass of 64 keys each, over the last 64 rows", 1, 0, 0, set_mass,
                     all_keys, NO_LIST },
+    [MASK_ALIBI_SKIP] = { "alibi-skip", "alibi, and rows leave out a thousandth at most", 1, 0, 0,
+                          set_alibi_skip, all_keys, NO_LIST },
 };
 
 const char *mask_name(int kind)

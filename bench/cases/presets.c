@@ -128,6 +128,10 @@ static const case_row masks[] = {
     { "softmax", "{mask}", "group=6 mask=full,sinks,softmax1,dropout", NULL, NULL },
     { "insight", "{mask}", "group=7 mask=full,insight,top8,mass", NULL, NULL },
     { "insight, decode", "{mask}", "group=8 sq=1 kv=4096 mask=full,insight,top8,mass", NULL, NULL },
+    { "skipping", "{mask}", "group=10 h=8 sq=256 kv=16384 mask=full,alibi,alibi-skip",
+      "group=10 h=8 sq=64 kv=4096 mask=full,alibi,alibi-skip", NULL },
+    { "skipping, decode", "{mask}", "group=11 h=8 sq=1 kv=32768 mask=full,alibi,alibi-skip", NULL,
+      NULL },
     { 0 },
 };
 
