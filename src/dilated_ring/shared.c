@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "../api/dilated_ring.h"
 #include "../dilated/dilated.c"
 #include "../ring/ring.c"
 
