@@ -457,7 +457,7 @@ check-mpi: $(LIB) $(BUILD)/bench $(if $(shell command -v $(MPICC)),$(MPI_PROGRAM
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),\
 	  $(BUILD)/tsan/test SIMD="$(RUNNABLE_SIMD)")
-	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring
+	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring dilated_ring
 
 ATTN_FUZZ ?= 1000000
 check-sanitize: ## all groups and a million random calls under ASan and UBSan

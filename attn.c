@@ -18000,8 +18000,28 @@ typedef struct dilated_layout {
     int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
- * equal positions. */
+/* A head_class is the query heads of a kv head that take equal positions of a branch: head, head +
+ * step, .... */
+typedef struct head_class {
+    int64_t head, step, heads;
+} head_class;
+
+/* class_of gives class number `class` of a kv head in a branch, and returns 0 after the last. */
+static int class_of(const attn_dilated_branch *branch, int64_t group, int64_t kv_head,
+                    int64_t class, head_class *of)
+{
+    const int64_t first = kv_head * group;
+    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
+    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
+    of->step = branch->rotate ? max64(branch->dilation, 1) : 1;
+    of->head = begin + class;
+    if (class >= of->step || of->head >= end)
+        return 0;
+    of->heads = of->step == 1 ? end - begin : ceil_div(end - of->head, of->step);
+    return 1;
+}
+
+/* class_heads counts the heads of the largest class of a branch. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;
@@ -18165,6 +18185,8 @@ static void plan_blocks(const outline *out, dilated_layout *lay)
 
 /* src/dilated/slot.c - a slot: an item walks over branches, classes of heads and segments; a call sees parts of them. */
 
+typedef struct dilated_slot dilated_slot;
+
 typedef struct dilated_run {
     call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
@@ -18174,6 +18196,11 @@ typedef struct dilated_run {
     int tile_keys;
     attn_gradients g; /* The backward call has them here with explicit strides. */
     int calls;        /* Nonzero means that something but dsinks is asked for. */
+    /* A rank has positions begin to end - 1 of each sequence, and a call without ranks has all. */
+    int64_t begin, end;
+    /* open_keys sets K and V of the call under way; `ranks` is its own. */
+    void (*open_keys)(dilated_slot *w);
+    const void *ranks;
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -18182,7 +18209,7 @@ static const dilated_run *run_of(const call *c)
 }
 
 /* A dilated_slot stands at the start of a worker's slot. */
-typedef struct dilated_slot {
+struct dilated_slot {
     attn_params p; /* p is the call under way. */
     attn_gradients g;
     attn_status status; /* status is that of the calls so far. */
@@ -18193,8 +18220,9 @@ typedef struct dilated_slot {
     int64_t from, to; /* The rows of this item are positions from to to-1. */
     int64_t before;   /* before is the position of row 0. */
     /* The fields up to offset belong to the call under way. */
-    int n;                     /* n is the branch. */
-    int64_t head, step, heads; /* Query heads are head, head + step, .... */
+    int n; /* n is the branch. */
+    int64_t class;
+    head_class of;
     lattice l;
     segments at;
     int32_t offset;
@@ -18204,7 +18232,7 @@ typedef struct dilated_slot {
     const int32_t *index;  /* index has the positions of the keys of a gathered call. */
     attn_state sums, part; /* Finished results have lse or statistics from m on. */
     char *inner;
-} dilated_slot;
+};
 
 #define SLOT_FLOATS(w, offset) ((float *)(void *)((w)->base + (offset)))
 
@@ -18225,9 +18253,13 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->inner = base + lay->inner;
     w->s = sequence_of(w->asked, index / w->asked->num_heads_kv);
     w->kv_head = index % w->asked->num_heads_kv;
+    w->s.q_row -= w->run->begin;
+    w->s.kv_row -= w->run->begin;
     w->before = w->s.kv_len - w->s.q_len;
-    w->from = w->before;
-    w->to = w->s.kv_len;
+    w->from = max64(w->before, w->run->begin);
+    w->to = min64(w->s.kv_len, w->run->end);
+    if (w->asked->causal)
+        w->s.kv_len = w->to; /* No row sees what follows. */
     return w;
 }
 
@@ -18236,21 +18268,15 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
- * head that take equal positions. It returns 0 after the last class. */
+/* open_class opens class `class` of branch n and returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
-    const int64_t group = w->run->c.pr.group, first = w->kv_head * group;
-    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
-    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
     w->n = n;
-    w->step = branch->rotate ? max64(branch->dilation, 1) : 1;
-    w->head = begin + class;
-    if (class >= w->step || w->head >= end)
+    w->class = class;
+    if (!class_of(branch, w->run->c.pr.group, w->kv_head, class, &w->of))
         return 0;
-    w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
-    w->l = lattice_of(branch, w->head, w->s.kv_len);
+    w->l = lattice_of(branch, w->of.head, w->s.kv_len);
     return 1;
 }
 
@@ -18282,7 +18308,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     const int64_t at = ROW_AT(*t, &w->s, head, row);
     view.data = t->data ? (const char *)t->data + bytes_between(t->dtype, at) : NULL;
     view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
-    view.stride_head = given_stride(t->stride_head, w->step);
+    view.stride_head = given_stride(t->stride_head, w->of.step);
     view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
     return view;
 }
@@ -18291,7 +18317,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
-    return view_of(w, t, w->head, w->s.q_row + position - w->before);
+    return view_of(w, t, w->of.head, w->s.q_row + position - w->before);
 }
 
 /* A tensor of keys. */
@@ -18300,14 +18326,20 @@ static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
+static void open_own_keys(dilated_slot *w)
+{
+    w->p.k = view_keys(w, &w->asked->k);
+    w->p.v = view_keys(w, &w->asked->v);
+}
+
 /* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
     const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
-    const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
+    const int64_t at = w->s.b * *batch + w->of.head * *head + row * *q + w->at.first * *kv;
     *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
-    *head = given_stride(*head, w->step);
+    *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));
     *kv = given_stride(*kv, step_of(&w->l));
     return at;
@@ -18326,9 +18358,9 @@ static void view_modifiers(dilated_slot *w)
         mask.data += at;
     w->p.bias = bias;
     w->p.bool_mask = mask;
-    for (h = 0; h < w->heads && w->asked->alibi_slopes; h++)
+    for (h = 0; h < w->of.heads && w->asked->alibi_slopes; h++)
         w->slopes[h] =
-            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->head + h * w->step];
+            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->of.head + h * w->of.step];
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
@@ -18338,11 +18370,10 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    set_sizes(p, w->at.count, w->of.heads, w->at.rows, w->at.keys);
     clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
-    p->k = view_keys(w, &w->asked->k);
-    p->v = view_keys(w, &w->asked->v);
+    w->run->open_keys(w);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -18379,9 +18410,9 @@ static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, const call_r
     const int64_t group = w->run->c.pr.group;
     int64_t e, h, i, row = 0;
     for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
+        for (h = 0; h < w->of.heads; h++)
             for (i = w->at.row0; i < w->at.row0 + w->at.rows; i++) {
-                const int64_t head = w->head + h * w->step, first = w->kv_head * group;
+                const int64_t head = w->of.head + h * w->of.step, first = w->kv_head * group;
                 const int64_t position = w->at.first + e * w->l.segment + i * w->l.dilation;
                 const int64_t sum = (head - first) * rows_of_item(w) + position - w->from;
                 const call_row at = { head, position, e * w->at.keys + i, sum, row++ };
@@ -18523,10 +18554,10 @@ static void strided_item(const call *c, char *base, int64_t index)
 {
     const dilated_layout *lay = &run_of(c)->lay;
     dilated_slot *w = open_slot(c, base, index / lay->blocks);
-    const int64_t begin = (w->before / lay->block + index % lay->blocks) * lay->block;
+    const int64_t begin = (w->from / lay->block + index % lay->blocks) * lay->block;
     int n;
-    w->from = max64(w->before, begin);
-    w->to = min64(w->s.kv_len, begin + lay->block);
+    w->from = max64(w->from, begin);
+    w->to = min64(w->to, begin + lay->block);
     if (w->from >= w->to)
         return;
     clear_sums(w);
@@ -18549,7 +18580,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
     const attn_dilated_branch *branch = &d->branches[w->n];
-    const lattice whole = lattice_of(branch, w->head, d->index_positions);
+    const lattice whole = lattice_of(branch, w->of.head, d->index_positions);
     int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
     int64_t at = w->at.first / w->l.segment * taken(&w->l, w->l.segment);
     int n;
@@ -18761,6 +18792,8 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const 
     run->lay = *lay;
     run->kernels = p->kernels;
     run->tile_keys = p->tile_keys;
+    run->end = TOO_BIG;
+    run->open_keys = open_own_keys;
     run->c.pl.slot_bytes = lay->slot_bytes;
     run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);
@@ -19064,7 +19097,7 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
 /* prepare_mean gives the call the branch's own o and statistics, too. */
 static void prepare_mean(dilated_slot *w)
 {
-    w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
+    w->part = rows_in(w, w->run->lay.part, w->at.count * w->of.heads * w->at.rows);
     ask_results(w);
     w->p.stats.data = w->part.m; /* The room of m and l is one array. */
     run_call(w);
@@ -20088,9 +20121,9 @@ typedef struct ring_message {
 } ring_message;
 
 /* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
-static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
+static attn_status begin_exchange(const attn_transport *t, attn_ring_stats *stats,
+                                  const ring_message *m, attn_status status)
 {
-    const attn_transport *t = c->t;
     const double from = ring_seconds(t);
     int begun = 0;
     if (!status) {
@@ -20098,24 +20131,24 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
                          (size_t)m->receive_bytes) == 0;
         status = begun ? ATTN_OK : ATTN_ERR_CALLBACK;
     }
-    c->stats->seconds += ring_seconds(t) - from;
-    status = agree_on_status(t, c->stats, status);
+    stats->seconds += ring_seconds(t) - from;
+    status = agree_on_status(t, stats, status);
     if (status && begun)
         t->cancel(t->user);
     if (status)
         return status;
-    c->stats->exchanges++;
-    c->stats->bytes_sent += (double)m->send_bytes;
-    c->stats->bytes_received += (double)m->receive_bytes;
+    stats->exchanges++;
+    stats->bytes_sent += (double)m->send_bytes;
+    stats->bytes_received += (double)m->receive_bytes;
     return ATTN_OK;
 }
 
 /* end_exchange ends it, whatever this rank's status is. */
-static attn_status end_exchange(ring_call *c, attn_status status)
+static attn_status end_exchange(const attn_transport *t, attn_ring_stats *stats, attn_status status)
 {
-    const double from = ring_seconds(c->t);
-    const int failed = c->t->end(c->t->user);
-    c->stats->seconds += ring_seconds(c->t) - from;
+    const double from = ring_seconds(t);
+    const int failed = t->end(t->user);
+    stats->seconds += ring_seconds(t) - from;
     return status ? status : failed ? ATTN_ERR_CALLBACK : ATTN_OK;
 }
 
@@ -20476,7 +20509,7 @@ OWN_FRAME static attn_status ring_attention(ring_call *c)
         const int last = step == cuts->ranks - 1;
         if (!last) {
             const ring_message m = forward_message(c, step);
-            status = begin_exchange(c, &m, status);
+            status = begin_exchange(c->t, c->stats, &m, status);
             if (status)
                 return status;
         }
@@ -20485,7 +20518,7 @@ OWN_FRAME static attn_status ring_attention(ring_call *c)
         else if (!status)
             status = compute_shard(c, &shard);
         if (!last)
-            status = end_exchange(c, status);
+            status = end_exchange(c->t, c->stats, status);
     }
     if (!status && cuts->ring->gather)
         status = compute_gathered(c);
@@ -20659,13 +20692,13 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
         if (exchanges)
-            status = begin_exchange(c, &m, status);
+            status = begin_exchange(c->t, c->stats, &m, status);
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
             status = backward_shard(c, &shard);
         if (exchanges)
-            status = end_exchange(c, status);
+            status = end_exchange(c->t, c->stats, status);
         if (!status && t < cuts->ranks)
             join_gifts(c, t);
     }
@@ -20846,6 +20879,622 @@ ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradien
                                         size_t workspace_bytes)
 {
     return ring_run(p, g, 1, ring, workspace, workspace_bytes);
+}
+
+/* src/dilated_ring/shared.c - shared segments: those with rows of a rank and keys of others that these rows see.
+ *
+ * A rank has one range of positions. So at most two segments of a lattice reach beyond it: the one in
+ * which it begins, and the one in which it ends. The runs of a rank are its keys in these two.
+ */
+
+/* A dilated_cut is a call and how ranks cut it. */
+typedef struct dilated_cut {
+    const attn_params *p; /* Sizes that are 0 may be unresolved. */
+    const attn_dilated *d;
+    ring_cut cuts;
+    ring_shape shape;
+    int rank;
+    int64_t heads_kv, group;
+} dilated_cut;
+
+static dilated_cut dilated_cut_of(const attn_params *p, const attn_dilated *d,
+                                  const attn_ring *ring)
+{
+    dilated_cut c = { .p = p, .d = d, .rank = ring->transport->rank };
+    c.cuts = cut_of(p, ring, ring->transport->size);
+    c.shape = shape_of(p);
+    c.heads_kv = p->num_heads_kv ? p->num_heads_kv : p->num_heads_q;
+    c.group = p->num_heads_q / c.heads_kv;
+    return c;
+}
+
+/* range_of gives the positions of a rank. */
+static attn_ring_range range_of(const dilated_cut *c, int rank)
+{
+    ring_walk w = { 0 };
+    next_range(&c->cuts, rank, &w);
+    return w.range;
+}
+
+/* outer_segments gives where the first and the last of the segments of positions begin to end - 1
+ * begin, and returns how many these are. */
+static int outer_segments(const lattice *l, int64_t begin, int64_t end, int64_t at[2])
+{
+    if (begin >= end)
+        return 0;
+    at[0] = begin / l->segment * l->segment;
+    at[1] = (end - 1) / l->segment * l->segment;
+    return at[0] == at[1] ? 1 : 2;
+}
+
+/* shared_segments gives what a rank's rows see of the segments that reach beyond it, in a sequence of
+ * `positions`, and returns how many there are. */
+static int shared_segments(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
+                           attn_ring_range shared[2])
+{
+    const attn_ring_range own = range_of(c, rank);
+    const int64_t end = min64(own.begin + own.count, positions);
+    const int64_t seen = c->p->causal ? end : positions;
+    int64_t at[2];
+    const int outer = outer_segments(l, own.begin, end, at);
+    int i, count = 0;
+    for (i = 0; i < outer; i++) {
+        const int64_t stop = min64(at[i] + l->segment, seen);
+        if (at[i] >= own.begin && stop <= end)
+            continue;
+        shared[count].begin = at[i];
+        shared[count++].count = stop - at[i];
+    }
+    return count;
+}
+
+/* shared_number finds which shared segment of a rank begins at `begin` and has position x, -1 if none
+ * does. */
+static int shared_number(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
+                         int64_t begin, int64_t x)
+{
+    attn_ring_range shared[2];
+    int i = shared_segments(c, rank, l, positions, shared);
+    while (--i >= 0 && (shared[i].begin != begin || x >= begin + shared[i].count))
+        continue;
+    return i;
+}
+
+/* A shared_run is keys of one rank in one segment, of a kv head and a class of its query heads. */
+typedef struct shared_run {
+    int n;
+    int64_t b, kv_head, class;
+    int64_t position,
+        dilation;       /* position is that of the first key, dilation the step to the next. */
+    int64_t key, count; /* The first key has number `key` in the segment. */
+    int number; /* number is that of the segment among those that this rank shares, or -1. */
+    int hops;   /* hops counts the ranks to the furthest one that needs the keys. */
+} shared_run;
+
+/* hops_of returns -1 if no rank needs keys of `source` in the segment at `begin`. */
+static int hops_of(const dilated_cut *c, int source, const lattice *l, int64_t positions,
+                   int64_t begin, int64_t x)
+{
+    int hops = c->cuts.ranks - 1;
+    while (hops >= 0 &&
+           shared_number(c, (source + hops) % c->cuts.ranks, l, positions, begin, x) < 0)
+        hops--;
+    return hops;
+}
+
+typedef void (*take_run)(void *arg, const shared_run *run);
+
+/* runs_of_class takes the runs of a lattice; *run has what they have in common. */
+static void runs_of_class(const dilated_cut *c, int source, const lattice *l, shared_run *run,
+                          take_run take, void *arg)
+{
+    const attn_ring_range own = range_of(c, source);
+    const int64_t positions = sequence_of(c->p, run->b).kv_len;
+    const int64_t end = min64(own.begin + own.count, positions);
+    int64_t at[2];
+    const int outer = outer_segments(l, own.begin, end, at);
+    int i;
+    for (i = 0; i < outer; i++) {
+        const int64_t from = max64(own.begin, at[i]), to = min64(end, at[i] + l->segment);
+        run->key = taken(l, from - at[i]);
+        run->count = taken(l, to - at[i]) - run->key;
+        run->position = at[i] + l->first + run->key * l->dilation;
+        run->dilation = l->dilation;
+        run->hops = hops_of(c, source, l, positions, at[i], from);
+        run->number = shared_number(c, c->rank, l, positions, at[i], from);
+        if (run->count && run->hops >= 0)
+            take(arg, run);
+    }
+}
+
+/* each_run takes the runs of rank `source` that any rank needs, in an order that all ranks know. */
+static void each_run(const dilated_cut *c, int source, take_run take, void *arg)
+{
+    shared_run run;
+    for (run.b = 0; run.b < c->p->batch; run.b++)
+        for (run.kv_head = 0; run.kv_head < c->heads_kv; run.kv_head++)
+            for (run.n = 0; run.n < c->d->num_branches; run.n++) {
+                const attn_dilated_branch *branch = &c->d->branches[run.n];
+                head_class of;
+                for (run.class = 0; class_of(branch, c->group, run.kv_head, run.class, &of);
+                     run.class ++) {
+                    const lattice l = lattice_of(branch, of.head, sequence_of(c->p, run.b).kv_len);
+                    runs_of_class(c, source, &l, &run, take, arg);
+                }
+            }
+}
+
+/* src/dilated_ring/plan.c - the plan of a rank of dilated attention, and what can be wrong with the call.
+ *
+ *     workspace = | alignment | dilated_ring | keys | values | messages, then the run of attn_dilated |
+ *
+ * A panel is the keys, or values, of one shared segment that take part, for one class of heads of a kv
+ * head. Panels lie in the order: branch, batch entry, kv head, class, number of the segment.
+ */
+
+typedef struct dilated_ring_plan {
+    dilated_layout lay; /* lay is that of this rank's rows. */
+    int hops;           /* hops counts the exchanges. */
+    int64_t keys, values, sent, received, run, run_bytes, bytes;
+} dilated_ring_plan;
+
+/* A dilated_ring is one call on one rank, and stands at the beginning of its workspace. */
+typedef struct dilated_ring {
+    attn_params own; /* own has the rank's tensors with explicit strides. */
+    dilated_cut c;
+    dilated_ring_plan pl;
+    const attn_transport *t;
+    attn_ring_stats *stats;
+    char *base; /* The plan's offsets count from base. */
+    const char *in;
+    char *out; /* Runs are read at in and written at out. */
+    int hop;
+} dilated_ring;
+
+#define DILATED_RING_HEAD aligned((int64_t)sizeof(dilated_ring))
+
+/* A panel_shape holds sizes of the panels of a branch on this rank. A shorter sequence shares no other
+ * segments than the whole one, and none longer. */
+typedef struct panel_shape {
+    int64_t segments, classes, keys;
+} panel_shape;
+
+static panel_shape panel_shape_of(const dilated_cut *c, int n)
+{
+    const attn_dilated_branch *branch = &c->d->branches[n];
+    const lattice l = lattice_of(branch, 0, c->cuts.length);
+    attn_ring_range shared[2];
+    panel_shape s = { 0, 0, 0 };
+    s.segments = shared_segments(c, c->rank, &l, c->cuts.length, shared);
+    s.classes = branch->rotate ? min64(l.dilation, c->group) : 1;
+    if (s.segments)
+        s.keys = ceil_div(max64(shared[0].count, shared[s.segments - 1].count), l.dilation);
+    return s;
+}
+
+/* keys_of_branches counts the keys of the panels of the first n branches. */
+static int64_t keys_of_branches(const dilated_cut *c, int n)
+{
+    int64_t keys = 0;
+    while (n-- > 0) {
+        const panel_shape s = panel_shape_of(c, n);
+        keys = plus(keys, times(c->shape.entries_kv, times(s.segments * s.classes, s.keys)));
+    }
+    return keys;
+}
+
+/* panel_at counts the keys before a panel. */
+static int64_t panel_at(const dilated_cut *c, int n, int64_t b, int64_t kv_head, int64_t class,
+                        int number)
+{
+    const panel_shape s = panel_shape_of(c, n);
+    const int64_t entry = (b * c->heads_kv + kv_head) * s.classes + class;
+    return keys_of_branches(c, n) + (entry * s.segments + number) * s.keys;
+}
+
+static int64_t k_row_bytes(const dilated_cut *c)
+{
+    return room_of(c->p->k.dtype, c->shape.dim);
+}
+
+static int64_t v_row_bytes(const dilated_cut *c)
+{
+    return room_of(c->p->v.dtype, c->shape.dim_v);
+}
+
+/* A message_size counts what goes `hop` ranks far, and the furthest way of all. */
+typedef struct message_size {
+    int hop, furthest;
+    int64_t keys;
+} message_size;
+
+static void count_run(void *arg, const shared_run *run)
+{
+    message_size *m = arg;
+    m->furthest = run->hops > m->furthest ? run->hops : m->furthest;
+    if (run->hops >= m->hop)
+        m->keys = plus(m->keys, run->count);
+}
+
+/* message_bytes counts the bytes of what rank `source` has for ranks at least `hop` ranks away. */
+static int64_t message_bytes(const dilated_cut *c, int source, int hop)
+{
+    message_size m = { hop, 0, 0 };
+    each_run(c, source, count_run, &m);
+    return times(m.keys, k_row_bytes(c) + v_row_bytes(c));
+}
+
+static int furthest_hop(const dilated_cut *c)
+{
+    message_size m = { 0, 0, 0 };
+    int source;
+    for (source = 0; source < c->cuts.ranks; source++)
+        each_run(c, source, count_run, &m);
+    return m.furthest;
+}
+
+static void plan_dilated_ring(const dilated_cut *c, dilated_ring_plan *pl)
+{
+    const int64_t keys = keys_of_branches(c, c->d->num_branches);
+    int64_t most = 0, end;
+    int hop;
+    pl->hops = furthest_hop(c);
+    for (hop = 0; hop <= pl->hops; hop++) /* What is passed on is part of what has come. */
+        most = max64(most, message_bytes(c, source_at(&c->cuts, c->rank, hop), hop + !hop));
+    pl->bytes = DILATED_RING_HEAD;
+    pl->keys = place(&pl->bytes, times(keys, k_row_bytes(c)), 1);
+    pl->values = place(&pl->bytes, times(keys, v_row_bytes(c)), 1);
+    pl->run = end = pl->bytes;
+    pl->sent = place(&end, most, 1);
+    pl->received = place(&end, pl->hops ? most : 0, 1);
+    pl->run_bytes = dilated_bytes(&pl->lay, pl->lay.workers);
+    pl->bytes = max64(end, plus(pl->run, pl->run_bytes));
+    pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
+}
+
+/* ---- what can be wrong */
+
+static attn_status check_one_range(const attn_params *p, const attn_ring *ring, text *why)
+{
+    const ring_cut c = cut_of(p, ring, ring->transport->size);
+    int rank;
+    for (rank = 0; rank < c.ranks; rank++)
+        if (share_of(&c, rank).ranges > 1)
+            return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.layout", ring->layout,
+                             " gives a rank several ranges, and dilated attention takes one");
+    return ATTN_OK;
+}
+
+/* check_ring_of_branches refuses what only a ring of whole attention takes. */
+static attn_status check_ring_of_branches(const attn_dilated *d, const attn_ring *ring, text *why)
+{
+    if (ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
+                         " is set, but dilated attention always gathers what ranks share");
+    if (ring->arrival)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.arrival", ring->arrival,
+                         " is set, but dilated attention merges branches in their order");
+    if (ring->fetch)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "ring.fetch is set, but dilated attention reads k.data and v.data");
+    if (d && d->variant == ATTN_DILATED_GATHERED)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "variant", d->variant,
+                         " (gathered) is not built for ranks: leave it 0 (strided)");
+    return ATTN_OK;
+}
+
+static attn_status check_rows_are_keys(const attn_params *p, text *why)
+{
+    int64_t b;
+    for (b = 0; b < kinds_of(p); b++) {
+        const sequence s = sequence_of(p, b);
+        if (s.q_len != s.kv_len)
+            return bad_entry(why, "q_len", b, s.q_len,
+                             " must be kv_len: over ranks every position is a row");
+    }
+    return ATTN_OK;
+}
+
+/* outline_of_rank makes *out the outline of this rank's rows. */
+OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_dilated *d,
+                                             const attn_ring *ring, outline *out, text *why)
+{
+    problem pr;
+    attn_status status = validate_dilated(p, d, 0, &pr, why);
+    if (!status)
+        status = check_rows_are_keys(&pr.p, why);
+    if (status)
+        return status;
+    fill_outline(&pr, out);
+    out->rows = own_length(p, ring);
+    out->gathered = 0;
+    out->empty = p->batch == 0 || out->rows == 0;
+    return status;
+}
+
+/* plan_own_rows plans the calls of this rank, whose keys lie where the caller has them or in panels. */
+static attn_status plan_own_rows(const attn_params *p, const attn_dilated *d, outline *out,
+                                 dilated_layout *lay, text *why)
+{
+    attn_status status = plan_dilated(p, d, out, lay, why);
+    out->gathered = 1;
+    if (!status)
+        status = plan_inner(p, d, out, lay);
+    return status;
+}
+
+/* check_dilated_query checks what a size depends on, and plans. */
+static attn_status check_dilated_query(const attn_params *p, const attn_dilated *d,
+                                       const attn_ring *ring, dilated_ring_plan *pl, text *why)
+{
+    outline out;
+    dilated_cut c;
+    attn_status status = check_query(p, NULL, 0, ring, why);
+    memset(pl, 0, sizeof *pl);
+    if (!status)
+        status = check_one_range(p, ring, why);
+    if (!status)
+        status = check_ring_of_branches(d, ring, why);
+    if (!status)
+        status = outline_of_rank(p, d, ring, &out, why);
+    if (!status && !out.empty)
+        status = plan_own_rows(p, d, &out, &pl->lay, why);
+    if (status)
+        return status;
+    c = dilated_cut_of(p, d, ring);
+    plan_dilated_ring(&c, pl);
+    if (pl->bytes >= ADDRESS_LIMIT)
+        return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
+    return ATTN_OK;
+}
+
+/* check_dilated_ring checks everything that can be wrong on one rank. */
+static attn_status check_dilated_ring(const attn_params *p, const attn_dilated *d,
+                                      const attn_ring *ring, const void *workspace, size_t bytes,
+                                      dilated_ring_plan *pl, text *why)
+{
+    const int64_t have = bytes_given(workspace, bytes);
+    int64_t length;
+    area a;
+    attn_status status = check_dilated_query(p, d, ring, pl, why);
+    if (status)
+        return status;
+    length = own_length(p, ring);
+    status = check_tensors_held(p, NULL, ring, length, why);
+    if (!status && have < pl->bytes)
+        status = too_small(why, have, pl->bytes, "attn_dilated_ring_workspace_size");
+    a = area_of_bytes("the workspace", workspace, status ? 0 : pl->bytes);
+    return status ? status : check_ring_memory(p, NULL, ring, length, &a, why);
+}
+
+/* src/dilated_ring/dilated_ring.c - dilated attention over ranks: runs travel, then each rank computes its rows.
+ *
+ * Message `hop` of a rank holds its runs that ranks at least `hop` ranks away need, each as keys and then
+ * values. A rank keeps in panels what its rows see, and passes on what must go further.
+ */
+
+/* ---- runs */
+
+/* pack_run copies rows of a run from this rank's own tensor. */
+static void pack_run(const dilated_ring *r, const attn_tensor *t, int64_t bytes,
+                     const shared_run *run, char *to)
+{
+    const int64_t first = run->position - range_of(&r->c, r->c.rank).begin;
+    const int64_t entry =
+        run->b * stride_or(t->stride_batch, 0) + run->kv_head * stride_or(t->stride_head, 0);
+    int64_t i;
+    for (i = 0; i < run->count; i++)
+        memcpy(to + i * bytes,
+               (const char *)input_at(t, first + i * run->dilation) +
+                   bytes_between(t->dtype, entry),
+               (size_t)bytes);
+}
+
+/* panel_of_run gives where a run begins in the panels at `panels`. */
+static char *panel_of_run(const dilated_ring *r, int64_t panels, int64_t bytes,
+                          const shared_run *run)
+{
+    const int64_t panel = panel_at(&r->c, run->n, run->b, run->kv_head, run->class, run->number);
+    return r->base + panels + (panel + run->key) * bytes;
+}
+
+static void start_rows(dilated_ring *r, const attn_tensor *t, int64_t panels, int64_t bytes,
+                       const shared_run *run)
+{
+    if (run->number >= 0)
+        pack_run(r, t, bytes, run, panel_of_run(r, panels, bytes, run));
+    if (run->hops > 0) {
+        pack_run(r, t, bytes, run, r->out);
+        r->out += run->count * bytes;
+    }
+}
+
+/* start_run takes a run of this rank's own. */
+static void start_run(void *arg, const shared_run *run)
+{
+    dilated_ring *r = arg;
+    start_rows(r, &r->own.k, r->pl.keys, k_row_bytes(&r->c), run);
+    start_rows(r, &r->own.v, r->pl.values, v_row_bytes(&r->c), run);
+}
+
+static void pass_on_rows(dilated_ring *r, int64_t panels, int64_t bytes, const shared_run *run)
+{
+    const size_t n = (size_t)(run->count * bytes);
+    if (run->number >= 0)
+        memcpy(panel_of_run(r, panels, bytes, run), r->in, n);
+    if (run->hops > r->hop) {
+        memcpy(r->out, r->in, n);
+        r->out += n;
+    }
+    r->in += n;
+}
+
+/* pass_on_run takes a run that has come `hop` ranks far. */
+static void pass_on_run(void *arg, const shared_run *run)
+{
+    dilated_ring *r = arg;
+    if (run->hops < r->hop)
+        return;
+    pass_on_rows(r, r->pl.keys, k_row_bytes(&r->c), run);
+    pass_on_rows(r, r->pl.values, v_row_bytes(&r->c), run);
+}
+
+static ring_message message_of_hop(const dilated_ring *r, int hop)
+{
+    const ring_cut *cuts = &r->c.cuts;
+    const ring_message m = { r->base + r->pl.sent, r->base + r->pl.received,
+                             message_bytes(&r->c, source_at(cuts, r->c.rank, hop - 1), hop),
+                             message_bytes(&r->c, source_at(cuts, r->c.rank, hop), hop) };
+    return m;
+}
+
+static attn_status exchange_runs(dilated_ring *r)
+{
+    attn_status status = ATTN_OK;
+    r->out = r->base + r->pl.sent;
+    each_run(&r->c, r->c.rank, start_run, r);
+    for (r->hop = 1; r->hop <= r->pl.hops; r->hop++) {
+        const ring_message m = message_of_hop(r, r->hop);
+        status = begin_exchange(r->t, r->stats, &m, status);
+        if (status)
+            return status;
+        status = end_exchange(r->t, r->stats, status);
+        r->in = m.receive;
+        r->out = r->base + r->pl.sent;
+        if (!status)
+            each_run(&r->c, source_at(&r->c.cuts, r->c.rank, r->hop), pass_on_run, r);
+    }
+    return agree_on_status(r->t, r->stats, status);
+}
+
+/* ---- the computation */
+
+static attn_tensor panel_tensor(const attn_tensor *t, const char *panel, int64_t dim)
+{
+    const attn_tensor packed = { .dtype = t->dtype,
+                                 .stride_batch = ATTN_STRIDE_BROADCAST,
+                                 .stride_head = ATTN_STRIDE_BROADCAST,
+                                 .stride_seq = (ptrdiff_t)dim,
+                                 .data = panel };
+    return packed;
+}
+
+/* open_shared_keys lets a call of a shared segment read its panel. */
+static void open_shared_keys(dilated_slot *w)
+{
+    const dilated_ring *r = w->run->ranks;
+    const dilated_cut *c = &r->c;
+    const int64_t positions = sequence_of(c->p, w->s.b).kv_len, begin = w->at.first - w->l.first;
+    const lattice l = lattice_of(&c->d->branches[w->n], w->of.head, positions);
+    const int number = shared_number(c, c->rank, &l, positions, begin, begin);
+    int64_t panel;
+    if (number < 0) {
+        open_own_keys(w);
+        return;
+    }
+    panel = panel_at(c, w->n, w->s.b, w->kv_head, w->class, number);
+    w->p.k = panel_tensor(&c->p->k, r->base + r->pl.keys + panel * k_row_bytes(c), c->shape.dim);
+    w->p.v =
+        panel_tensor(&c->p->v, r->base + r->pl.values + panel * v_row_bytes(c), c->shape.dim_v);
+}
+
+static attn_status compute_own_rows(dilated_ring *r)
+{
+    const attn_ring_range own = range_of(&r->c, r->c.rank);
+    dilated_run *run;
+    if (!r->pl.lay.slot_bytes)
+        return ATTN_OK;
+    run = open_run(&r->own, r->c.d, &r->pl.lay, r->base + r->pl.run, (size_t)r->pl.run_bytes);
+    run->begin = own.begin;
+    run->end = own.begin + own.count;
+    run->open_keys = open_shared_keys;
+    run->ranks = r;
+    return run_list(run, strided_item);
+}
+
+/* ---- public functions */
+
+static uint32_t mix_branches(uint32_t hash, const attn_dilated *d)
+{
+    int n;
+    hash = mix_in(mix_in(hash, d->merge), d->num_branches);
+    for (n = 0; n < d->num_branches; n++) {
+        const attn_dilated_branch *branch = &d->branches[n];
+        hash = mix_in(mix_in(hash, branch->rotate != 0), branch->segment);
+        hash = mix_in(mix_in(hash, branch->dilation), branch->offset);
+        hash = mix_in(mix_in(hash, branch->head_begin), branch->head_count);
+    }
+    return hash;
+}
+
+static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated *d,
+                                       const attn_ring *ring, const dilated_ring_plan *pl,
+                                       attn_ring_stats *stats, void *workspace)
+{
+    char *base = align_memory(workspace);
+    dilated_ring *r = (dilated_ring *)(void *)base;
+    memset(r, 0, sizeof *r);
+    r->own = *p;
+    resolve_own(&r->own, own_length(p, ring));
+    r->c = dilated_cut_of(&r->own, d, ring);
+    r->pl = *pl;
+    r->base = base;
+    r->t = ring->transport;
+    r->stats = stats;
+    stats->canonical = 1;
+    return r;
+}
+
+ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_dilated *d,
+                                               const attn_ring *ring, void *workspace,
+                                               size_t workspace_bytes)
+{
+    text why = text_in(NULL, 0);
+    attn_status status = check_transport(ring, &why);
+    attn_ring_stats stats;
+    dilated_ring_plan pl;
+    if (status)
+        return status;
+    memset(&stats, 0, sizeof stats);
+    stats.failed_rank = -1;
+    status = check_dilated_ring(p, d, ring, workspace, workspace_bytes, &pl, &why);
+    status = agree_on_status(ring->transport, &stats, status);
+    if (!status)
+        status = agree_on_call(ring->transport, &stats,
+                               mix_branches(call_hash(p, 0, ring, ring->transport->size), d));
+    if (!status) {
+        dilated_ring *r = open_dilated_ring(p, d, ring, &pl, &stats, workspace);
+        status = exchange_runs(r);
+        if (!status)
+            status = agree_on_status(ring->transport, &stats, compute_own_rows(r));
+    }
+    if (ring->stats)
+        *ring->stats = stats;
+    return status;
+}
+
+ATTN_API attn_status attn_dilated_ring_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                      const attn_ring *ring, size_t *bytes)
+{
+    text why = text_in(NULL, 0);
+    dilated_ring_plan pl;
+    attn_status status;
+    if (!bytes)
+        return ATTN_ERR_ARG;
+    status = check_dilated_query(p, d, ring, &pl, &why);
+    *bytes = status ? 0 : (size_t)pl.bytes;
+    return status;
+}
+
+ATTN_API const char *attn_dilated_ring_check(const attn_params *p, const attn_dilated *d,
+                                             const attn_ring *ring, const void *workspace,
+                                             size_t workspace_bytes, char *buffer,
+                                             size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_ring_plan pl;
+    return verdict(check_dilated_ring(p, d, ring, workspace, workspace_bytes, &pl, &why), buffer,
+                   &why);
 }
 
 /* ------------------------------------------------------------------------------------------------

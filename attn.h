@@ -209,6 +209,9 @@
 #define attn_dilated_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_workspace_size)
 #define attn_dilated_backward ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward)
 #define attn_dilated_backward_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_backward_check)
+#define attn_dilated_ring_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_workspace_size)
+#define attn_dilated_ring_forward ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_forward)
+#define attn_dilated_ring_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_check)
 #define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
 #define attn_index_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_index_workspace_size)
 #define attn_index ATTN_JOIN(ATTN_PREFIX, attn_index)
@@ -2269,6 +2272,63 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
                                               const attn_ring *ring, const void *workspace,
                                               size_t workspace_bytes, char *text,
                                               size_t text_bytes);
+
+/* src/api/dilated_ring.h - dilated attention of one sequence over many ranks.
+ *
+ * Each rank holds one range of positions, as in a ring, and takes the branches of its rows. Segments
+ * that lie inside the range need nothing from others. Of a longer one, only the positions that take
+ * part travel, and only as far as a rank that has rows of the segment. So a branch that makes its
+ * segments longer and its dilation larger by one factor sends no more.
+ *
+ *     attn_ring ring = {0};
+ *     ring.transport = &transport;                          // attn_mpi.h fills one in
+ *     attn_ring_ranges(&p, &ring, rank, &range, 1, &count); // the positions of this rank
+ *     p.q.data = q;  p.k.data = k;  p.v.data = v;  p.o.data = o;   // hold those only
+ *     attn_dilated_ring_workspace_size(&p, &d, &ring, &need);      // d as for attn_dilated_forward
+ *     if (attn_dilated_ring_forward(&p, &d, &ring, workspace, need) != ATTN_OK)   // on every rank
+ *         puts(attn_dilated_ring_check(&p, &d, &ring, workspace, need, text, sizeof text));
+ *
+ * The call. *p and *d are equal on every rank, and *p describes the whole sequence, as for
+ *   attn_ring_forward; it takes what both levels take. bias and bool_mask have all rows and keys.
+ *   Every position is a row: seq_len_q = seq_len_kv, and q_len, if given, is kv_len. d->variant is
+ *   strided.
+ * Layout. Each rank has one range, as in ATTN_RING_CONTIGUOUS, or in ATTN_RING_CUSTOM with ranges of
+ *   any lengths. ring.gather, ring.arrival and ring.fetch are refused.
+ * Bits. O, LSE and stats have the bits of attn_dilated_forward in one process, for any number of
+ *   ranks and any cuts: a rank brings the keys of a segment together before it computes.
+ * Memory. The workspace needs the whole size that the query gives. A rank has at most two segments of
+ *   a branch that reach beyond it; for each class of heads it holds their keys that take part. While
+ *   these arrive it holds two messages, whose memory then serves the computation.
+ * Traffic. Keys arrive before the computation begins. They take as many exchanges as the rank that is
+ *   furthest from keys that it needs is away: none if no segment reaches beyond a rank, one with causal
+ *   if no segment has more than two ranks, at most size - 1. A key travels once for each branch and
+ *   class of heads that shares it.
+ * Errors. They are those of attn_ring_forward. But rows are written as they are computed: if
+ *   p.parallel_for fails on a rank, all ranks return that and o, lse and stats may be written.
+ *   Whatever fails before leaves them untouched. ring.stats has no pairs, calls, skipped and states
+ *   that wait.
+ * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
+ */
+
+/* attn_dilated_ring_workspace_size() sets *bytes to what attn_dilated_ring_forward needs on this rank.
+ * It talks to nobody. Returns ATTN_ERR_ARG, ATTN_ERR_OVERFLOW or ATTN_ERR_UNSUPPORTED. */
+ATTN_API attn_status attn_dilated_ring_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                      const attn_ring *ring, size_t *bytes);
+
+/* attn_dilated_ring_forward() computes the dilated attention of this rank's rows, and writes o, lse
+ * and stats.
+ *
+ * All ranks must call it. Returns the errors of attn_dilated_ring_workspace_size, ATTN_ERR_WORKSPACE
+ * and ATTN_ERR_CALLBACK, of this rank or of another. */
+ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_dilated *d,
+                                               const attn_ring *ring, void *workspace,
+                                               size_t workspace_bytes);
+
+/* attn_dilated_ring_check() is attn_check for attn_dilated_ring_forward on this rank. It talks to
+ * nobody. */
+ATTN_API const char *attn_dilated_ring_check(const attn_params *p, const attn_dilated *d,
+                                             const attn_ring *ring, const void *workspace,
+                                             size_t workspace_bytes, char *text, size_t text_bytes);
 
 /* src/api/backend.h - what a device, or another implementation, needs to run calls.
  *

@@ -18,6 +18,7 @@
 #include "index.c"
 #include "dilated/dilated.c"
 #include "ring/ring.c"
+#include "dilated_ring/dilated_ring.c"
 
 /* ------------------------------------------------------------------------------------------------
  * MIT License

@@ -109,7 +109,9 @@ void dilated_branches(dilated_case *c)
         random_branch(&c->branches[n], c->t.p.seq_len_kv, c->t.p.num_heads_q);
 }
 
-static void make_case(dilated_case *c, int most_features, int64_t most_positions, int stored)
+/* square: every position is a row. */
+static void make_case(dilated_case *c, int most_features, int64_t most_positions, int stored,
+                      int square)
 {
     int list[16], count;
     test_shape s;
@@ -121,7 +123,7 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
     if (rng_chance(40))
         s.heads_q *= rng_int(2, 5);
     s.seq_kv = rng_int(1, most_positions);
-    s.seq_q = rng_chance(50) ? s.seq_kv : rng_int(1, s.seq_kv);
+    s.seq_q = square || rng_chance(50) ? s.seq_kv : rng_int(1, s.seq_kv);
     s.dim = rng_int(1, 20);
     s.dim_v = rng_chance(50) ? 0 : rng_int(1, 20);
     s.factor_q = rng_chance(30) ? 4 : 1;
@@ -130,7 +132,7 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
     if (stored)
         s = whole_units(s);
     count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN, stored);
-    if (rng_chance(20)) {
+    if (!square && rng_chance(20)) {
         s.varlen = 1;
         s.batch = rng_int(1, 3);
         s.seq_q = s.seq_kv;
@@ -140,7 +142,9 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
     c->t.p.q_offset = NULL;
     if (c->t.p.cu_seqlens_q != NULL)
         cut_sequences(&c->t.p);
-    if (c->t.p.kv_len != NULL || rng_chance(30))
+    if (square)
+        c->t.p.q_len = c->t.p.kv_len;
+    else if (c->t.p.kv_len != NULL || rng_chance(30))
         cut_rows(&c->t.p);
     c->t.p.softmax1 = c->d.merge == ATTN_DILATED_LSE && c->t.p.sinks == NULL && rng_chance(10);
     dilated_branches(c);
@@ -148,12 +152,19 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
 
 void dilated_make(dilated_case *c, int most_features, int64_t most_positions)
 {
-    make_case(c, most_features, most_positions, 0);
+    make_case(c, most_features, most_positions, 0, 0);
+}
+
+void dilated_make_square(dilated_case *c, int most_features, int64_t most_positions, int stored)
+{
+    do
+        make_case(c, most_features, most_positions, stored, 1);
+    while (c->t.p.seq_len_q != c->t.p.seq_len_kv);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static attn_params params_of(const attn_params *p)
+attn_params dilated_params(const attn_params *p)
 {
     attn_params with = test_params(p);
     with.backend = NULL;
@@ -162,7 +173,7 @@ static attn_params params_of(const attn_params *p)
 
 int dilated_run(const attn_params *p, const attn_dilated *d)
 {
-    attn_params with = params_of(p);
+    attn_params with = dilated_params(p);
     char text[300];
     size_t need = 0;
     attn_status status;
@@ -401,7 +412,7 @@ static void check_published(const dilated_case *c)
     CHECK(worst <= 1, "%.3g times what may differ from the published definition", worst);
 }
 
-static void check_definitions(const dilated_case *c)
+void dilated_check(const dilated_case *c)
 {
     if (c->d.merge == ATTN_DILATED_LSE) {
         const attn_params once = dilated_one_softmax(c);
@@ -444,7 +455,7 @@ static void compare_definitions(int most_features, int64_t most_positions)
     random_way(&c);
     if (!run_case(&c))
         return;
-    check_definitions(&c);
+    dilated_check(&c);
     other = c, other.d.branches = other.branches;
     twin(&c.t, &other.t);
     gather(&other);
@@ -455,7 +466,7 @@ static void compare_definitions(int most_features, int64_t most_positions)
     if (c.d.merge == ATTN_DILATED_MEAN)
         CHECK(problem_same_bits(&c.t, &other.t), "a mean, strided and gathered");
     else
-        check_definitions(&other);
+        dilated_check(&other);
 }
 
 static void run_definitions(void)
@@ -506,7 +517,7 @@ static attn_params stored_like(const attn_params *p, const attn_params *out)
 static void compare_stored(int round)
 {
     dilated_case c, other;
-    make_case(&c, 6, 120, 1);
+    make_case(&c, 6, 120, 1, 0);
     random_way(&c);
     if (round % 3 == 1) {
         c.d.merge = ATTN_DILATED_LSE;
@@ -526,7 +537,7 @@ static void compare_stored(int round)
     if (!run_case(&c))
         return;
     if (round % 3 != 1 && c.t.p.integer)
-        check_definitions(&c);
+        dilated_check(&c);
     else if (round % 3 == 1 ? problem_run(&other.t) : run_case(&other))
         CHECK(problem_same_bits(&c.t, &other.t), "other bits");
 }
@@ -703,7 +714,7 @@ static void run_small(void)
         twin(&c.t, &other.t);
         if (n % 2)
             gather(&c), gather(&other);
-        p = params_of(&other.t.p);
+        p = dilated_params(&other.t.p);
         p.parallel_for = pool_for;
         p.parallel_user = &workers;
         p.num_workers = 4;

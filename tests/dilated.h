@@ -17,8 +17,14 @@ typedef struct dilated_case {
 
 /* A random call with up to that number of features of tests/features.c. */
 void dilated_make(dilated_case *c, int most_features, int64_t most_positions);
+/* A call in which every position is a row; stored: of heads of whole units, in tensors of f32. */
+void dilated_make_square(dilated_case *c, int most_features, int64_t most_positions, int stored);
 /* Other branches. */
 void dilated_branches(dilated_case *c);
+/* The call as the options of the command line have it, on no device. */
+attn_params dilated_params(const attn_params *p);
+/* Holds the outputs of a call to the two definitions of tests/dilated.c. */
+void dilated_check(const dilated_case *c);
 /* attn_dilated_forward in a workspace of the size asked for; nonzero when it went well. */
 int dilated_run(const attn_params *p, const attn_dilated *d);
 /* The call of attn_forward that is the same softmax: its bias holds all that branches say. */

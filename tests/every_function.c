@@ -291,6 +291,8 @@ static void ring(void)
 {
     const attn_params p = causal();
     const attn_gradients g = wanted();
+    const attn_dilated_branch branch = { 0 };
+    attn_dilated d = { 0 };
     attn_transport alone = { 0 };
     attn_ring r = { 0 };
     attn_ring_info info;
@@ -311,6 +313,11 @@ static void ring(void)
     OK(attn_ring_backward_workspace_size(&p, &g, &r, &bytes));
     HOLDS(strcmp(attn_ring_backward_check(&p, &g, &r, MEMORY, WHY), "ok") == 0);
     OK(attn_ring_backward(&p, &g, &r, workspace, bytes));
+    d.num_branches = 1;
+    d.branches = &branch;
+    OK(attn_dilated_ring_workspace_size(&p, &d, &r, &bytes));
+    HOLDS(strcmp(attn_dilated_ring_check(&p, &d, &r, MEMORY, WHY), "ok") == 0);
+    OK(attn_dilated_ring_forward(&p, &d, &r, workspace, bytes));
 }
 
 int main(void)

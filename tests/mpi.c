@@ -7,7 +7,7 @@
  * status is 0 only when nothing was wrong on any rank.
  */
 #include "../attn_mpi.h"
-#include "ring_cases.h"
+#include "dilated_rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +53,22 @@ static void run_cases(tally *n, int kind, int rounds)
             count_case(n, &c, &out);
         }
         ring_case_free(&c);
+    }
+}
+
+/* Dilated attention, whose messages differ in length from rank to rank. */
+static void run_dilated(tally *n, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        dilated_rank_problem x;
+        dilated_rank_outcome out = { "one process failed", { 0 } };
+        if (dilated_rank_make(&x, n->seed + (uint64_t)i, n->t->size))
+            dilated_rank_run(&x.c, n->t, &out);
+        n->cases++;
+        n->failed += out.why[0] != '\0';
+        if (out.why[0] != '\0')
+            fprintf(stderr, "FAILED mpi: dilated, %d: %s\n", i, out.why);
+        free(x.memory);
     }
 }
 
@@ -110,6 +126,7 @@ int main(int argc, char **argv)
     run_cases(&n, RING_ALIGNED, n.t->size == 2 ? 24 : 12);
     run_cases(&n, RING_SMALL, n.t->size < 3 ? 48 : 24);
     run_cases(&n, RING_MIXED, 4);
+    run_dilated(&n, 24);
     run_faults(&n, 0);
     if (n.t->size < 4)
         run_faults(&n, 1);

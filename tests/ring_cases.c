@@ -58,7 +58,7 @@ static const struct {
     { 1, 4 }, { 1, 2 }, { 1, 2 }, { 1, 1 }, { 1, 1 }, { 32, 34 }, { 32, 22 }, { 32, 18 }
 };
 
-static int64_t bytes_of(int dtype, int64_t numbers)
+int64_t ring_bytes_of(int dtype, int64_t numbers)
 {
     return numbers / types[dtype].unit * types[dtype].bytes;
 }
@@ -66,7 +66,7 @@ static int64_t bytes_of(int dtype, int64_t numbers)
 static void fill(ring_case *c, attn_tensor *t, int64_t count)
 {
     float *values = take(c, count * 4);
-    void *stored = take(c, bytes_of(t->dtype, count));
+    void *stored = take(c, ring_bytes_of(t->dtype, count));
     for (int64_t i = 0; i < count; i++)
         values[i] = normal(c);
     attn_convert(stored, t->dtype, values, ATTN_F32, (size_t)count);
@@ -417,7 +417,7 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
         t->seq = (ptrdiff_t)(heads * dim);
         t->batch = (ptrdiff_t)(n * heads * dim);
     }
-    t->bytes = (size_t)bytes_of(dtype, s->c->p.batch * t->batch + unit);
+    t->bytes = (size_t)ring_bytes_of(dtype, s->c->p.batch * t->batch + unit);
     t->data = malloc(t->bytes);
     if (t->data == NULL)
         exit(2);
@@ -426,7 +426,7 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
 
 static unsigned char *local_at(const local_tensor *t, int64_t b, int64_t h, int64_t x)
 {
-    return t->data + bytes_of(t->dtype, b * t->batch + h * t->head + x * t->seq);
+    return t->data + ring_bytes_of(t->dtype, b * t->batch + h * t->head + x * t->seq);
 }
 
 /* Calls function(s, b, x, position) for each own position of each batch entry. */
@@ -443,7 +443,7 @@ static void each_position(share *s, void (*function)(share *s, int64_t b, int64_
 static void copy_in(const share *s, const local_tensor *t, const void *whole, int64_t b, int64_t x,
                     int64_t at)
 {
-    const int64_t bytes = bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
+    const int64_t bytes = ring_bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
     for (int64_t h = 0; whole != NULL && h < t->heads; h++)
         memcpy(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
                (size_t)bytes);
@@ -561,7 +561,7 @@ typedef struct fetcher {
 /* The rank's keys or values, packed. */
 static void pack(const share *s, const local_tensor *t, void *to)
 {
-    const int64_t bytes = bytes_of(t->dtype, t->dim);
+    const int64_t bytes = ring_bytes_of(t->dtype, t->dim);
     char *at = to;
     for (int64_t b = 0; b < s->c->p.batch; b++)
         for (int64_t h = 0; h < t->heads; h++)
@@ -671,7 +671,7 @@ static int is_untouched(const local_tensor *t)
 static int is_row_untouched(const local_tensor *t, int64_t b, int64_t h, int64_t x)
 {
     const unsigned char *at = local_at(t, b, h, x);
-    for (int64_t i = 0; i < bytes_of(t->dtype, t->dim); i++)
+    for (int64_t i = 0; i < ring_bytes_of(t->dtype, t->dim); i++)
         if (at[i] != 0x7f)
             return 0;
     return 1;
@@ -680,7 +680,7 @@ static int is_row_untouched(const local_tensor *t, int64_t b, int64_t h, int64_t
 static int row_equals(const share *s, const local_tensor *t, const void *whole, int64_t b,
                       int64_t h, int64_t x, int64_t at)
 {
-    const int64_t bytes = bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
+    const int64_t bytes = ring_bytes_of(t->dtype, t->dim), n = s->c->p.seq_len_q;
     return memcmp(local_at(t, b, h, x), (const char *)whole + ((b * t->heads + h) * n + at) * bytes,
                   (size_t)bytes) == 0;
 }
@@ -748,8 +748,8 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
         if (oracle_row_full(p, b, h, at, &expected) != 0)
             continue;
         for (int64_t d = 0; d < dim; d++)
-            compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + bytes_of(s->o.dtype, d), o[d],
-                    tolerance[d], b, h, at, d);
+            compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + ring_bytes_of(s->o.dtype, d),
+                    o[d], tolerance[d], b, h, at, d);
         if (s->c->sums != SUMS_STATS)
             compare(s, "lse", ATTN_F32, local_at(&s->lse, b, h, x), expected.lse,
                     expected.lse_tolerance, b, h, at, -1);
@@ -772,8 +772,8 @@ static void near_gradient(share *s, const local_tensor *t, int which, int64_t b,
         for (int64_t d = 0; d < t->dim; d++) {
             const int64_t at = ((b * t->heads + h) * e->size[2] + row) * t->dim + d;
             compare(s, oracle_gradient_name(which), t->dtype,
-                    local_at(t, b, h, x) + bytes_of(t->dtype, d), e->value[at], e->tolerance[at], b,
-                    h, row, d);
+                    local_at(t, b, h, x) + ring_bytes_of(t->dtype, d), e->value[at],
+                    e->tolerance[at], b, h, row, d);
         }
     }
 }

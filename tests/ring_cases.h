@@ -76,6 +76,9 @@ typedef struct ring_outcome {
 int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind);
 void ring_case_free(ring_case *c);
 
+/* The bytes of whole units of a storage type. */
+int64_t ring_bytes_of(int dtype, int64_t numbers);
+
 /* This rank's part. With a fault every rank must first return what it leads to, with all outputs as
  * they were; the next call must do well. */
 void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault *fault,

@@ -934,6 +934,7 @@ ATTN_API const char *attn_impl_name(int impl);
 #include "index.h"
 #include "dilated.h"
 #include "ring.h"
+#include "dilated_ring.h"
 #include "backend.h"
 
 #ifdef __cplusplus

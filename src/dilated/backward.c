@@ -234,7 +234,7 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
 /* prepare_mean gives the call the branch's own o and statistics, too. */
 static void prepare_mean(dilated_slot *w)
 {
-    w->part = rows_in(w, w->run->lay.part, w->at.count * w->heads * w->at.rows);
+    w->part = rows_in(w, w->run->lay.part, w->at.count * w->of.heads * w->at.rows);
     ask_results(w);
     w->p.stats.data = w->part.m; /* The room of m and l is one array. */
     run_call(w);

@@ -126,6 +126,8 @@ static dilated_run *open_run(const attn_params *p, const attn_dilated *d, const 
     run->lay = *lay;
     run->kernels = p->kernels;
     run->tile_keys = p->tile_keys;
+    run->end = TOO_BIG;
+    run->open_keys = open_own_keys;
     run->c.pl.slot_bytes = lay->slot_bytes;
     run->c.slot_count = (int)min64(lay->workers, (have - RUN_BYTES) / lay->slot_bytes);
     run->c.slots = base + aligned((int64_t)sizeof *run);

@@ -14,7 +14,7 @@ static const int32_t *index_in_call(const dilated_slot *w)
 {
     const attn_dilated *d = &w->run->d;
     const attn_dilated_branch *branch = &d->branches[w->n];
-    const lattice whole = lattice_of(branch, w->head, d->index_positions);
+    const lattice whole = lattice_of(branch, w->of.head, d->index_positions);
     int32_t *made = (int32_t *)(void *)(w->base + w->run->lay.index);
     int64_t at = w->at.first / w->l.segment * taken(&w->l, w->l.segment);
     int n;

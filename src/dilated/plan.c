@@ -31,8 +31,28 @@ typedef struct dilated_layout {
     int64_t sum_grads[3], part_grads[3], dout; /* The backward call adds these. */
 } dilated_layout;
 
-/* class_heads counts the heads of the largest class of a branch, the heads of a kv head that take
- * equal positions. */
+/* A head_class is the query heads of a kv head that take equal positions of a branch: head, head +
+ * step, .... */
+typedef struct head_class {
+    int64_t head, step, heads;
+} head_class;
+
+/* class_of gives class number `class` of a kv head in a branch, and returns 0 after the last. */
+static int class_of(const attn_dilated_branch *branch, int64_t group, int64_t kv_head,
+                    int64_t class, head_class *of)
+{
+    const int64_t first = kv_head * group;
+    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
+    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
+    of->step = branch->rotate ? max64(branch->dilation, 1) : 1;
+    of->head = begin + class;
+    if (class >= of->step || of->head >= end)
+        return 0;
+    of->heads = of->step == 1 ? end - begin : ceil_div(end - of->head, of->step);
+    return 1;
+}
+
+/* class_heads counts the heads of the largest class of a branch. */
 static int64_t class_heads(const attn_dilated_branch *branch, int64_t group)
 {
     return branch->rotate ? ceil_div(group, max64(branch->dilation, 1)) : group;

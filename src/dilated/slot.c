@@ -5,6 +5,8 @@
 
 #include "plan.c"
 
+typedef struct dilated_slot dilated_slot;
+
 typedef struct dilated_run {
     call c; /* It comes first, as items get a pointer to it. */
     attn_dilated d;
@@ -14,6 +16,11 @@ typedef struct dilated_run {
     int tile_keys;
     attn_gradients g; /* The backward call has them here with explicit strides. */
     int calls;        /* Nonzero means that something but dsinks is asked for. */
+    /* A rank has positions begin to end - 1 of each sequence, and a call without ranks has all. */
+    int64_t begin, end;
+    /* open_keys sets K and V of the call under way; `ranks` is its own. */
+    void (*open_keys)(dilated_slot *w);
+    const void *ranks;
 } dilated_run;
 
 static const dilated_run *run_of(const call *c)
@@ -22,7 +29,7 @@ static const dilated_run *run_of(const call *c)
 }
 
 /* A dilated_slot stands at the start of a worker's slot. */
-typedef struct dilated_slot {
+struct dilated_slot {
     attn_params p; /* p is the call under way. */
     attn_gradients g;
     attn_status status; /* status is that of the calls so far. */
@@ -33,8 +40,9 @@ typedef struct dilated_slot {
     int64_t from, to; /* The rows of this item are positions from to to-1. */
     int64_t before;   /* before is the position of row 0. */
     /* The fields up to offset belong to the call under way. */
-    int n;                     /* n is the branch. */
-    int64_t head, step, heads; /* Query heads are head, head + step, .... */
+    int n; /* n is the branch. */
+    int64_t class;
+    head_class of;
     lattice l;
     segments at;
     int32_t offset;
@@ -44,7 +52,7 @@ typedef struct dilated_slot {
     const int32_t *index;  /* index has the positions of the keys of a gathered call. */
     attn_state sums, part; /* Finished results have lse or statistics from m on. */
     char *inner;
-} dilated_slot;
+};
 
 #define SLOT_FLOATS(w, offset) ((float *)(void *)((w)->base + (offset)))
 
@@ -65,9 +73,13 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->inner = base + lay->inner;
     w->s = sequence_of(w->asked, index / w->asked->num_heads_kv);
     w->kv_head = index % w->asked->num_heads_kv;
+    w->s.q_row -= w->run->begin;
+    w->s.kv_row -= w->run->begin;
     w->before = w->s.kv_len - w->s.q_len;
-    w->from = w->before;
-    w->to = w->s.kv_len;
+    w->from = max64(w->before, w->run->begin);
+    w->to = min64(w->s.kv_len, w->run->end);
+    if (w->asked->causal)
+        w->s.kv_len = w->to; /* No row sees what follows. */
     return w;
 }
 
@@ -76,21 +88,15 @@ static int64_t rows_of_item(const dilated_slot *w)
     return w->to - w->from;
 }
 
-/* open_class sets the lattice and the query heads of class `class` of branch n, the heads of the kv
- * head that take equal positions. It returns 0 after the last class. */
+/* open_class opens class `class` of branch n and returns 0 after the last class. */
 static int open_class(dilated_slot *w, int n, int64_t class)
 {
     const attn_dilated_branch *branch = &w->run->d.branches[n];
-    const int64_t group = w->run->c.pr.group, first = w->kv_head * group;
-    const int64_t last = branch->head_count ? branch->head_begin + branch->head_count : TOO_BIG;
-    const int64_t begin = max64(first, branch->head_begin), end = min64(first + group, last);
     w->n = n;
-    w->step = branch->rotate ? max64(branch->dilation, 1) : 1;
-    w->head = begin + class;
-    if (class >= w->step || w->head >= end)
+    w->class = class;
+    if (!class_of(branch, w->run->c.pr.group, w->kv_head, class, &w->of))
         return 0;
-    w->heads = w->step == 1 ? end - begin : ceil_div(end - w->head, w->step);
-    w->l = lattice_of(branch, w->head, w->s.kv_len);
+    w->l = lattice_of(branch, w->of.head, w->s.kv_len);
     return 1;
 }
 
@@ -122,7 +128,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
     const int64_t at = ROW_AT(*t, &w->s, head, row);
     view.data = t->data ? (const char *)t->data + bytes_between(t->dtype, at) : NULL;
     view.stride_batch = given_stride(t->stride_seq, w->at.count > 1 ? w->l.segment : 0);
-    view.stride_head = given_stride(t->stride_head, w->step);
+    view.stride_head = given_stride(t->stride_head, w->of.step);
     view.stride_seq = given_stride(t->stride_seq, step_of(&w->l));
     return view;
 }
@@ -131,7 +137,7 @@ static attn_tensor view_of(const dilated_slot *w, const attn_tensor *t, int64_t 
 static attn_tensor view_rows(const dilated_slot *w, const attn_tensor *t)
 {
     const int64_t position = w->at.first + w->at.row0 * w->l.dilation;
-    return view_of(w, t, w->head, w->s.q_row + position - w->before);
+    return view_of(w, t, w->of.head, w->s.q_row + position - w->before);
 }
 
 /* A tensor of keys. */
@@ -140,14 +146,20 @@ static attn_tensor view_keys(const dilated_slot *w, const attn_tensor *t)
     return view_of(w, t, w->kv_head, w->s.kv_row + w->at.first);
 }
 
+static void open_own_keys(dilated_slot *w)
+{
+    w->p.k = view_keys(w, &w->asked->k);
+    w->p.v = view_keys(w, &w->asked->v);
+}
+
 /* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
     const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
-    const int64_t at = w->s.b * *batch + w->head * *head + row * *q + w->at.first * *kv;
+    const int64_t at = w->s.b * *batch + w->of.head * *head + row * *q + w->at.first * *kv;
     *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
-    *head = given_stride(*head, w->step);
+    *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));
     *kv = given_stride(*kv, step_of(&w->l));
     return at;
@@ -166,9 +178,9 @@ static void view_modifiers(dilated_slot *w)
         mask.data += at;
     w->p.bias = bias;
     w->p.bool_mask = mask;
-    for (h = 0; h < w->heads && w->asked->alibi_slopes; h++)
+    for (h = 0; h < w->of.heads && w->asked->alibi_slopes; h++)
         w->slopes[h] =
-            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->head + h * w->step];
+            w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->of.head + h * w->of.step];
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
@@ -178,11 +190,10 @@ static void open_call(dilated_slot *w)
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
-    set_sizes(p, w->at.count, w->heads, w->at.rows, w->at.keys);
+    set_sizes(p, w->at.count, w->of.heads, w->at.rows, w->at.keys);
     clear_lengths(p);
     p->q = view_rows(w, &w->asked->q);
-    p->k = view_keys(w, &w->asked->k);
-    p->v = view_keys(w, &w->asked->v);
+    w->run->open_keys(w);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -219,9 +230,9 @@ static void each_row(dilated_slot *w, void (*take)(dilated_slot *w, const call_r
     const int64_t group = w->run->c.pr.group;
     int64_t e, h, i, row = 0;
     for (e = 0; e < w->at.count; e++)
-        for (h = 0; h < w->heads; h++)
+        for (h = 0; h < w->of.heads; h++)
             for (i = w->at.row0; i < w->at.row0 + w->at.rows; i++) {
-                const int64_t head = w->head + h * w->step, first = w->kv_head * group;
+                const int64_t head = w->of.head + h * w->of.step, first = w->kv_head * group;
                 const int64_t position = w->at.first + e * w->l.segment + i * w->l.dilation;
                 const int64_t sum = (head - first) * rows_of_item(w) + position - w->from;
                 const call_row at = { head, position, e * w->at.keys + i, sum, row++ };

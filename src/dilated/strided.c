@@ -61,10 +61,10 @@ static void strided_item(const call *c, char *base, int64_t index)
 {
     const dilated_layout *lay = &run_of(c)->lay;
     dilated_slot *w = open_slot(c, base, index / lay->blocks);
-    const int64_t begin = (w->before / lay->block + index % lay->blocks) * lay->block;
+    const int64_t begin = (w->from / lay->block + index % lay->blocks) * lay->block;
     int n;
-    w->from = max64(w->before, begin);
-    w->to = min64(w->s.kv_len, begin + lay->block);
+    w->from = max64(w->from, begin);
+    w->to = min64(w->to, begin + lay->block);
     if (w->from >= w->to)
         return;
     clear_sums(w);

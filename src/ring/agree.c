@@ -104,9 +104,9 @@ typedef struct ring_message {
 } ring_message;
 
 /* begin_exchange begins an exchange if no rank has failed, and returns what they agree on. */
-static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_status status)
+static attn_status begin_exchange(const attn_transport *t, attn_ring_stats *stats,
+                                  const ring_message *m, attn_status status)
 {
-    const attn_transport *t = c->t;
     const double from = ring_seconds(t);
     int begun = 0;
     if (!status) {
@@ -114,23 +114,23 @@ static attn_status begin_exchange(ring_call *c, const ring_message *m, attn_stat
                          (size_t)m->receive_bytes) == 0;
         status = begun ? ATTN_OK : ATTN_ERR_CALLBACK;
     }
-    c->stats->seconds += ring_seconds(t) - from;
-    status = agree_on_status(t, c->stats, status);
+    stats->seconds += ring_seconds(t) - from;
+    status = agree_on_status(t, stats, status);
     if (status && begun)
         t->cancel(t->user);
     if (status)
         return status;
-    c->stats->exchanges++;
-    c->stats->bytes_sent += (double)m->send_bytes;
-    c->stats->bytes_received += (double)m->receive_bytes;
+    stats->exchanges++;
+    stats->bytes_sent += (double)m->send_bytes;
+    stats->bytes_received += (double)m->receive_bytes;
     return ATTN_OK;
 }
 
 /* end_exchange ends it, whatever this rank's status is. */
-static attn_status end_exchange(ring_call *c, attn_status status)
+static attn_status end_exchange(const attn_transport *t, attn_ring_stats *stats, attn_status status)
 {
-    const double from = ring_seconds(c->t);
-    const int failed = c->t->end(c->t->user);
-    c->stats->seconds += ring_seconds(c->t) - from;
+    const double from = ring_seconds(t);
+    const int failed = t->end(t->user);
+    stats->seconds += ring_seconds(t) - from;
     return status ? status : failed ? ATTN_ERR_CALLBACK : ATTN_OK;
 }

@@ -169,13 +169,13 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
         if (exchanges)
-            status = begin_exchange(c, &m, status);
+            status = begin_exchange(c->t, c->stats, &m, status);
         if (exchanges && status)
             return status;
         if (!status && t < cuts->ranks)
             status = backward_shard(c, &shard);
         if (exchanges)
-            status = end_exchange(c, status);
+            status = end_exchange(c->t, c->stats, status);
         if (!status && t < cuts->ranks)
             join_gifts(c, t);
     }

@@ -216,7 +216,7 @@ OWN_FRAME static attn_status ring_attention(ring_call *c)
         const int last = step == cuts->ranks - 1;
         if (!last) {
             const ring_message m = forward_message(c, step);
-            status = begin_exchange(c, &m, status);
+            status = begin_exchange(c->t, c->stats, &m, status);
             if (status)
                 return status;
         }
@@ -225,7 +225,7 @@ OWN_FRAME static attn_status ring_attention(ring_call *c)
         else if (!status)
             status = compute_shard(c, &shard);
         if (!last)
-            status = end_exchange(c, status);
+            status = end_exchange(c->t, c->stats, status);
     }
     if (!status && cuts->ring->gather)
         status = compute_gathered(c);
