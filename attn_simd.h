@@ -264,6 +264,7 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
 #define ATTN_CPU_I8MM 128u
+#define ATTN_CPU_BF16 256u /* products of bf16 matrices on 64-bit ARM */
 #define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
@@ -281,6 +282,9 @@ ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
+
+/* Products by BFMMLA of 64-bit ARM, and all else as neon: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_neon_bf16(void);
 
 /* The same with fewer rows in a tile, for decoding and other short calls. */
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);

@@ -313,6 +313,293 @@ INLINE void transpose_neon(float32x4_t *x)
 #define FEW 4
 #include "attn_simd.h"
 
+/* ---- products by BFMMLA: a set that rounds
+ *
+ * bfmmla adds to 2 x 2 sums of f32 the products of 2 rows of 4 numbers with 2 rows of 4. So logits are two
+ * keys times two lanes, and o is two columns of V times two lanes, 4 keys at a time. */
+
+#if defined __OPTIMIZE__ && (defined __clang__ ? __clang_major__ >= 13 : __GNUC__ >= 10)
+#define HAS_BF16
+#endif
+
+#ifdef HAS_BF16
+#if defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define TARGET_BF16
+#elif defined __clang__
+#define TARGET_BF16 __attribute__((target("bf16")))
+#else
+#define TARGET_BF16 __attribute__((target("arch=armv8.2-a+bf16")))
+#endif
+#define LANES 12
+#define PAIRS 6          /* of lanes */
+#define COLUMN_FLOATS 16 /* of the ATTN_PANEL_KEYS keys of a column of a panel */
+#define EIGHT 8          /* keys, or columns, of a register tile: 24 sums, 4 loaded and 1 more */
+
+INLINE float32x4_t bfmmla(float32x4_t sum, uint16x8_t rows, float32x4_t lanes)
+{
+    __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(rows), "w"(lanes));
+    return sum;
+}
+
+/* 4 numbers as bf16, to nearest even. */
+INLINE uint16x4_t round_four(float32x4_t x)
+{
+    uint16x4_t y;
+    __asm__("bfcvtn %0.4h, %1.4s" : "=w"(y) : "w"(x));
+    return y;
+}
+
+INLINE float32x4_t round_two_rows(float32x4_t a, float32x4_t b)
+{
+    return vreinterpretq_f32_u16(vcombine_u16(round_four(a), round_four(b)));
+}
+
+/* 4 numbers of bf16 of each of two rows. */
+INLINE uint16x8_t load_two_rows(const char *a, const char *b)
+{
+    return vreinterpretq_u16_u8(
+        vcombine_u8(vld1_u8((const uint8_t *)a), vld1_u8((const uint8_t *)b)));
+}
+
+/* Row i of two squares that lie side by side; of two rows square i of them. */
+INLINE float32x4_t half_of_each(float32x4_t a, float32x4_t b, int i)
+{
+    const uint64x2_t x = vreinterpretq_u64_f32(a), y = vreinterpretq_u64_f32(b);
+    return vreinterpretq_f32_u64(i ? vzip2q_u64(x, y) : vzip1q_u64(x, y));
+}
+
+/* The first n of 4 floats or bf16 numbers, and +0 behind them. */
+INLINE float32x4_t load_first(int dtype, const void *from, int64_t n)
+{
+    float piece[4] = { 0 };
+    uint16_t half[4] = { 0 };
+    if (n >= 4)
+        return dtype == ATTN_BF16 ? v_bf16(from) : v_load(from);
+    if (n > 0 && dtype == ATTN_BF16)
+        memcpy(half, from, (size_t)n * sizeof *half);
+    else if (n > 0)
+        memcpy(piece, from, (size_t)n * sizeof *piece);
+    return dtype == ATTN_BF16 ? v_bf16(half) : v_load(piece);
+}
+
+/* [ATTN_ROUNDED(head_dim) / 4][pairs of lanes][2 lanes][4]. */
+TARGET_BF16 static void pack_bf16(float *qt, const float *const *q, int64_t head_dim)
+{
+    int64_t d;
+    int i;
+    for (d = 0; d < head_dim; d += 4)
+        for (i = 0; i < LANES; i += 2, qt += 4)
+            v_store(qt, round_two_rows(load_first(ATTN_F32, q[i] + d, head_dim - d),
+                                       load_first(ATTN_F32, q[i + 1] + d, head_dim - d)));
+}
+
+/* Columns [dim filled up to 16][ATTN_PANEL_KEYS]. */
+TARGET_BF16 static void pack_values_bf16(float *to, const attn_pack *p)
+{
+    const ptrdiff_t size = p->dtype == ATTN_BF16 ? 2 : 4;
+    int64_t d;
+    int k;
+    for (d = 0; d < (p->dim + 15) / 16 * 16; d += 4, to += 4 * COLUMN_FLOATS)
+        for (k = 0; k < ATTN_PANEL_KEYS; k += 4) {
+            float32x4_t x[4];
+            EACH(i, 4) {
+                const int there = k + i >= p->begin && k + i < p->end && d < p->dim;
+                const char *const row = p->v + (k + i - p->begin) * p->stride + d * size;
+                x[i] = load_first(p->dtype, there ? row : p->v, there ? p->dim - d : 0);
+            }
+            transpose_neon(x);
+            EACH(i, 4)
+                vst1_u16((uint16_t *)(void *)(to + i * COLUMN_FLOATS) + k, round_four(x[i]));
+        }
+}
+
+/* `count` of eight keys from k on. */
+INLINE void qk_eight(const attn_product *p, const char *k, float *s, int count)
+{
+    const ptrdiff_t step = p->runs->stride;
+    const float32x4_t factor = v_set1(p->factor);
+    const float *q = p->by;
+    float32x4_t sum[4][PAIRS];
+    int64_t d;
+    EACH(i, 4)
+        EACH(r, PAIRS)
+            sum[i][r] = v_zero();
+    ROLLED
+    for (d = 0; d < p->dim; d += 4, k += 8, q += 4 * PAIRS) {
+        uint16x8_t keys[4];
+        EACH(i, 4)
+            keys[i] = load_two_rows(k + 2 * i * step, k + (2 * i + 1) * step);
+        EACH(r, PAIRS)
+            EACH(i, 4)
+                sum[i][r] = bfmmla(sum[i][r], keys[i], v_load(q + 4 * r));
+    }
+    EACH_OF(i, EIGHT, count)
+        EACH(v, 3) {
+            const float32x4_t row = half_of_each(sum[i / 2][2 * v], sum[i / 2][2 * v + 1], i % 2);
+            v_store(s + i * LANES + 4 * v, v_mul(row, factor));
+        }
+}
+
+TARGET_BF16 static void qk_bf16(const attn_product *p)
+{
+    const char *k = *p->runs->run;
+    int j;
+    pace_neon(p->ahead, (p->n + EIGHT - 1) / EIGHT);
+    for (j = 0; j < p->n; j += EIGHT, k += EIGHT * p->runs->stride) {
+        ask_neon(p->ahead);
+        qk_eight(p, k, p->to + j * LANES, p->n - j);
+    }
+}
+
+/* p of the keys of packs from `from` on, as queries are packed; +0 stands for keys that are not of the
+ * product. */
+INLINE void pack_weights(const attn_product *p, int from, int packs, float *to)
+{
+    int at;
+    for (at = 0; at < packs * ATTN_PANEL_KEYS; at += 4) {
+        const int j = from * ATTN_PANEL_KEYS + at - p->first;
+        EACH(v, 3) {
+            float32x4_t x[4];
+            EACH(i, 4)
+                x[i] =
+                    j + i >= 0 && j + i < p->n ? v_load(p->by + (j + i) * LANES + 4 * v) : v_zero();
+            transpose_neon(x);
+            v_store(to, round_two_rows(x[0], x[1]));
+            v_store(to + 4, round_two_rows(x[2], x[3]));
+            to += 8;
+        }
+    }
+}
+
+/* `count` of eight columns of o. */
+INLINE void pv_eight(float *o, int64_t count, const float *v, ptrdiff_t pack, int packs,
+                     const float *weights)
+{
+    float32x4_t sum[4][PAIRS];
+    int k;
+    EACH(i, 4)
+        EACH(r, PAIRS) {
+            const float *const at = o + 2 * i * LANES + r / 2 * 4;
+            const float32x4_t a = 2 * i < count ? v_load(at) : v_zero();
+            const float32x4_t b = 2 * i + 1 < count ? v_load(at + LANES) : v_zero();
+            sum[i][r] = half_of_each(a, b, r % 2);
+        }
+    for (; packs > 0; packs--, v += pack) {
+        const char *from = (const char *)v;
+        ROLLED
+        for (k = 0; k < ATTN_PANEL_KEYS; k += 4, from += 8, weights += 4 * PAIRS) {
+            uint16x8_t columns[4];
+            EACH(i, 4)
+                columns[i] =
+                    load_two_rows(from + 8 * i * COLUMN_FLOATS, from + (8 * i + 4) * COLUMN_FLOATS);
+            EACH(r, PAIRS)
+                EACH(i, 4)
+                    sum[i][r] = bfmmla(sum[i][r], columns[i], v_load(weights + 4 * r));
+        }
+    }
+    EACH_OF(i, EIGHT, count)
+        EACH(w, 3)
+            v_store(o + i * LANES + 4 * w,
+                    half_of_each(sum[i / 2][2 * w], sum[i / 2][2 * w + 1], i % 2));
+}
+
+TARGET_BF16 static void pv_bf16(const attn_product *p)
+{
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const ptrdiff_t pack = ATTN_PANEL_FLOATS(p->dim);
+    const float *const v = p->kv + from * pack;
+    int64_t d;
+    pack_weights(p, from, packs, p->space);
+    pace_neon(p->ahead, (int)((p->dim + EIGHT - 1) / EIGHT));
+    for (d = 0; d < p->dim; d += EIGHT) {
+        ask_neon(p->ahead);
+        pv_eight(p->to + d * LANES, p->dim - d, v + d * COLUMN_FLOATS, pack, packs, p->space);
+    }
+}
+
+INLINE int is_strange(uint16_t x)
+{
+    return (x & 0x7f80) == 0x7f80;
+}
+
+/* Eight columns of the panel, of which numbers that are not finite become +0; whether there are any. */
+static int scrub_columns(uint16_t *to, const float *from)
+{
+    int any = 0, i;
+    memcpy(to, from, EIGHT * COLUMN_FLOATS * sizeof *from);
+    for (i = 0; i < EIGHT * ATTN_PANEL_KEYS; i++)
+        if (is_strange(to[i])) {
+            to[i] = 0;
+            any = 1;
+        }
+    return any;
+}
+
+/* What scrub_columns left out, for the keys of a product from `key` on. */
+static void add_strange_bf16(const attn_product *p, float *o, const float *columns, int key,
+                             int64_t count)
+{
+    int64_t d;
+    int k;
+    for (d = 0; d < count; d++)
+        for (k = 0; k < ATTN_PANEL_KEYS; k++) {
+            const int j = key + k - p->first;
+            uint16_t half;
+            memcpy(&half, (const char *)(columns + d * COLUMN_FLOATS) + 2 * k, sizeof half);
+            if (!is_strange(half) || j < 0 || j >= p->n)
+                continue;
+            EACH(v, 3) {
+                const float32x4_t x = v_float(vdupq_n_u32((uint32_t)half << 16));
+                const float32x4_t weight = v_load(p->by + j * LANES + 4 * v);
+                float *const at = o + d * LANES + 4 * v;
+                const float32x4_t sum = v_load(at);
+                v_store(at, v_dead(weight, sum, v_fma(x, weight, sum)));
+            }
+        }
+}
+
+/* Rare: numbers that are not finite come behind the others, one by one, and the others in the order of
+ * pv. */
+TARGET_BF16 static void pv_select_bf16(const attn_product *p)
+{
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const ptrdiff_t pack = ATTN_PANEL_FLOATS(p->dim);
+    float square[EIGHT * COLUMN_FLOATS];
+    int64_t d;
+    int i;
+    pack_weights(p, from, packs, p->space);
+    for (d = 0; d < p->dim; d += EIGHT) {
+        const float *const v = p->kv + from * pack + d * COLUMN_FLOATS;
+        const int64_t count = p->dim - d < EIGHT ? p->dim - d : EIGHT;
+        float *const o = p->to + d * LANES;
+        int any = 0;
+        for (i = 0; i < packs; i++) {
+            any |= scrub_columns((uint16_t *)(void *)square, v + i * pack);
+            pv_eight(o, count, square, 0, 1, p->space + i * ATTN_PANEL_KEYS * PAIRS);
+        }
+        for (i = 0; i < packs && any; i++)
+            add_strange_bf16(p, o, v + i * pack, (from + i) * ATTN_PANEL_KEYS, count);
+    }
+}
+
+/* Its own kernels, and those of the set of f32. */
+#define OWN_pack 0, pack_bf16
+#define OWN_qk 0, qk_bf16
+#define OWN_pv 0, pv_bf16
+#define OWN_pv_select 0, pv_select_bf16
+#define SECOND_(first, second, ...) second
+#define SECOND(...) SECOND_(__VA_ARGS__, )
+#define ROUNDED_ENTRY(result, kernel, parameters, arguments)                                       \
+    .kernel = SECOND(OWN_##kernel, kernel##_neon),
+static const attn_kernels kernels_neon_bf16 = { .abi = ATTN_KERNEL_ABI,
+                                                .rows = LANES,
+                                                .name = "neon_bf16",
+                                                .pack_values = pack_values_bf16,
+                                                ATTN_SET_KERNELS(ROUNDED_ENTRY) };
+#endif
+
 #if !defined __clang__
 #pragma GCC pop_options
 #endif
@@ -326,6 +613,13 @@ ATTN_API const attn_kernels *attn_kernels_neon_narrow(void)
 {
     return &kernels_neon_narrow;
 }
+
+#ifdef HAS_BF16
+ATTN_API const attn_kernels *attn_kernels_neon_bf16(void)
+{
+    return attn_cpu_features() & ATTN_CPU_BF16 ? &kernels_neon_bf16 : NULL;
+}
+#endif
 #else
 ATTN_API const attn_kernels *attn_kernels_neon(void)
 {
@@ -333,6 +627,13 @@ ATTN_API const attn_kernels *attn_kernels_neon(void)
 }
 
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void)
+{
+    return NULL;
+}
+#endif
+
+#ifndef HAS_BF16
+ATTN_API const attn_kernels *attn_kernels_neon_bf16(void)
 {
     return NULL;
 }

@@ -61,24 +61,31 @@ static unsigned detect_cpu(void)
 #elif defined __aarch64__ && defined __linux__
 #include <sys/auxv.h>
 
-/* HWCAP_ASIMDDP is bit 20, and HWCAP2_I8MM bit 13. */
+/* HWCAP_ASIMDDP is bit 20, HWCAP2_I8MM bit 13, and HWCAP2_BF16 bit 14. */
 static unsigned detect_cpu(void)
 {
-    const unsigned long dots = 1ul << 20, i8mm = 1ul << 13;
+    const unsigned long dots = 1ul << 20, i8mm = 1ul << 13, bf16 = 1ul << 14;
     return CPU_KNOWN | (getauxval(AT_HWCAP) & dots ? ATTN_CPU_DOTS_ARM : 0) |
-           (getauxval(AT_HWCAP2) & i8mm ? ATTN_CPU_I8MM : 0);
+           (getauxval(AT_HWCAP2) & i8mm ? ATTN_CPU_I8MM : 0) |
+           (getauxval(AT_HWCAP2) & bf16 ? ATTN_CPU_BF16 : 0);
 }
 #elif defined __aarch64__ && defined __APPLE__
 #include <sys/sysctl.h>
 
-/* Every such CPU has DotProd, and systems that know no name of I8MM run on CPUs without it. */
+/* Systems that do not know the name of a feature run on CPUs without it. */
+static int has_feature(const char *name)
+{
+    int yes = 0;
+    size_t size = sizeof yes;
+    return sysctlbyname(name, &yes, &size, NULL, 0) == 0 && yes;
+}
+
+/* Every such CPU has DotProd. */
 static unsigned detect_cpu(void)
 {
-    int i8mm = 0;
-    size_t size = sizeof i8mm;
-    if (sysctlbyname("hw.optional.arm.FEAT_I8MM", &i8mm, &size, NULL, 0))
-        i8mm = 0;
-    return CPU_KNOWN | ATTN_CPU_DOTS_ARM | (i8mm ? ATTN_CPU_I8MM : 0);
+    return CPU_KNOWN | ATTN_CPU_DOTS_ARM |
+           (has_feature("hw.optional.arm.FEAT_I8MM") ? ATTN_CPU_I8MM : 0) |
+           (has_feature("hw.optional.arm.FEAT_BF16") ? ATTN_CPU_BF16 : 0);
 }
 #else
 static unsigned detect_cpu(void)
@@ -172,6 +179,7 @@ static const struct kernel_source {
 #ifdef ATTN_SIMD_NEON
     { "neon", attn_kernels_neon, 0, ON_ARM64, 0 },
     { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0 },
+    { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1 },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0, 1, 0 },

@@ -28,28 +28,42 @@ static const char *kernels_of(const attn_params *p, attn_info *info)
     return info->kernels_name;
 }
 
+static int rounds(const attn_params *p, attn_info *info)
+{
+    const attn_kernels *set = attn_kernels_find(kernels_of(p, info));
+    return set != NULL && set->pack_values != NULL;
+}
+
+/* The most rows that are computed as without p.fast. */
+static int64_t rows_of_usual(const attn_kernels *rounding)
+{
+    if (rounding == NULL)
+        return INT64_MAX;
+    return strcmp(rounding->name, "avx512_amx") == 0 ? 16 : 8;
+}
+
 /* Calls of few rows, gradients' kernels and machines without a unit have the bits of ever. */
 static void check_choice(void)
 {
-    static const int64_t rows[] = { 1, 16, 17, 64 };
-    const attn_kernels *rounding = test_rounding_set();
+    static const int64_t rows[] = { 1, 8, 9, 16, 17, 64 };
+    const int64_t usual_rows = rows_of_usual(test_rounding_set());
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         test_problem t, usual;
         test_shape s = shape_of(rows[n], 70, 32, ATTN_BF16);
         attn_info info;
-        int rounds;
+        int rounded;
         if (!begin_case("%lld rows", (long long)rows[n]))
             continue;
         problem_make(&t, &s);
         usual = t;
         problem_new_output(&t);
         t.p.fast = 1;
-        rounds = rounding != NULL && strcmp(kernels_of(&t.p, &info), rounding->name) == 0;
-        CHECK(rounds == (rounding != NULL && rows[n] > 16), "%s for %lld rows", info.kernels_name,
+        rounded = rounds(&t.p, &info);
+        CHECK(rounded == (rows[n] > usual_rows), "%s for %lld rows", info.kernels_name,
               (long long)rows[n]);
-        CHECK(strcmp(kernels_of(&usual.p, &info), "avx512_amx") != 0, "without p.fast");
+        CHECK(!rounds(&usual.p, &info), "%s without p.fast", info.kernels_name);
         if (problem_run(&t) && problem_run(&usual))
-            CHECK(problem_same_bits(&t, &usual) == !rounds, "the bits of kernels %s",
+            CHECK(problem_same_bits(&t, &usual) == !rounded, "the bits of kernels %s",
                   info.kernels_name);
         problem_check(&t);
     }
