@@ -318,6 +318,10 @@ static void ring(void)
     OK(attn_dilated_ring_workspace_size(&p, &d, &r, &bytes));
     HOLDS(strcmp(attn_dilated_ring_check(&p, &d, &r, MEMORY, WHY), "ok") == 0);
     OK(attn_dilated_ring_forward(&p, &d, &r, workspace, bytes));
+    p.impl = ATTN_IMPL_TILED;
+    OK(attn_dilated_ring_backward_workspace_size(&p, &d, &g, &r, &bytes));
+    HOLDS(strcmp(attn_dilated_ring_backward_check(&p, &d, &g, &r, MEMORY, WHY), "ok") == 0);
+    OK(attn_dilated_ring_backward(&p, &d, &g, &r, workspace, bytes));
 }
 
 int main(void)
