@@ -17928,6 +17928,7 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
     int64_t rows, positions; /* These are those of the longest sequence. */
+    int64_t keys;            /* keys counts those whose gradients a run gives. */
     int64_t workers;
     /* Without kernels that are asked for these are the best for the rows. */
     const attn_kernels *kernels;
@@ -17964,7 +17965,7 @@ static void fill_outline(const problem *pr, outline *out)
     out->dim = pr->p.head_dim;
     out->dim_v = pr->p.head_dim_v;
     out->rows = pr->max_q_len;
-    out->positions = pr->max_kv_len;
+    out->positions = out->keys = pr->max_kv_len;
     out->workers = pr->p.num_workers;
     out->kernels = pr->p.kernels;
     out->empty = pr->p.batch == 0 || pr->p.seq_len_q == 0;
@@ -18269,7 +18270,7 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->s.kv_row -= w->run->begin;
     w->before = w->s.kv_len - w->s.q_len;
     w->from = max64(w->before, w->run->begin);
-    w->to = min64(w->s.kv_len, w->run->end);
+    w->to = max64(w->from, min64(w->s.kv_len, w->run->end));
     if (w->asked->causal)
         w->s.kv_len = w->to; /* No row sees what follows. */
     return w;
@@ -18376,16 +18377,14 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* open_call makes w->p the call, except where results go. */
-static void open_call(dilated_slot *w)
+/* open_pairs makes w->p the call, except for tensors. */
+static void open_pairs(dilated_slot *w)
 {
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
     set_sizes(p, w->at.count, w->of.heads, w->at.rows, w->at.keys);
     clear_lengths(p);
-    p->q = view_rows(w, &w->asked->q);
-    w->run->open_keys(w);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -18394,6 +18393,14 @@ static void open_call(dilated_slot *w)
     w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
+}
+
+/* open_call makes w->p the call, except where results go. */
+static void open_call(dilated_slot *w)
+{
+    open_pairs(w);
+    w->p.q = view_rows(w, &w->asked->q);
+    w->run->open_keys(w);
 }
 
 static void run_call(dilated_slot *w)
@@ -18949,7 +18956,7 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
-    const int64_t rows = times(out->group, out->rows), keys = out->positions;
+    const int64_t rows = times(out->group, out->rows), keys = out->keys;
     const int64_t mean_rows = d->merge == ATTN_DILATED_MEAN ? rows : 0;
     const int64_t floats[3] = { times(rows, out->dim), times(keys, out->dim),
                                 times(keys, out->dim_v) };
@@ -19132,23 +19139,33 @@ static void add_dq(dilated_slot *w, const call_row *at)
 
 static void add_keys_of(dilated_slot *w, int which)
 {
+    const int64_t from = w->at.first - w->run->begin;
     int64_t e, j, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (j = 0; j < w->at.keys; j++)
-            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
+            add_row(w, which, from + e * w->l.segment + j * w->l.dilation, row++);
 }
 
-/* ask_gradients_of asks for the gradients of a call whose results are there. */
-OWN_FRAME static void ask_gradients_of(dilated_slot *w)
+/* ask_for asks for gradients `first` to `last` of a call, as far as the caller wants them. */
+static void ask_for(dilated_slot *w, int first, int last)
 {
-    const dilated_layout *lay = &w->run->lay;
-    const attn_gradients *g = &w->run->g;
     attn_output *const to[] = { &w->g.dq, &w->g.dk, &w->g.dv };
     int which;
     memset(&w->g, 0, sizeof w->g);
-    w->g.gemms = g->gemms;
+    w->g.gemms = w->run->g.gemms;
+    for (which = first; which <= last; which++)
+        if (grad_of(&w->run->g, which)->data)
+            to[which]->data = SLOT_FLOATS(w, w->run->lay.part_grads[which]);
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
+}
+
+/* view_results gives the call what its gradients need of the caller's rows. */
+static void view_results(dilated_slot *w)
+{
+    const attn_gradients *g = &w->run->g;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
-        w->g.dout.data = SLOT_FLOATS(w, lay->dout);
+        w->g.dout.data = SLOT_FLOATS(w, w->run->lay.dout);
     } else {
         w->g.dout = view_rows(w, &g->dout);
         w->g.dlse = view_rows(w, &g->dlse);
@@ -19156,35 +19173,43 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->p.lse = view_output(w, &w->asked->lse);
         w->p.stats = view_output(w, &w->asked->stats);
     }
-    for (which = GRAD_Q; which < GRADS; which++)
-        if (grad_of(g, which)->data)
-            to[which]->data = SLOT_FLOATS(w, lay->part_grads[which]);
-    /* All calls take one set, as the largest call then needs most memory. */
-    w->p.kernels = w->asked->kernels;
+}
+
+/* run_gradients runs the call and adds what was asked for. */
+static void run_gradients(dilated_slot *w)
+{
+    int which;
+    if (!w->status)
+        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+    if (w->g.dq.data)
+        each_row(w, add_dq);
+    for (which = GRAD_K; which < GRADS; which++)
+        if (grad_of(&w->g, which)->data)
+            add_keys_of(w, which);
 }
 
 static void backward_call(dilated_slot *w)
 {
-    const attn_gradients *g = &w->run->g;
-    int which;
     open_call(w);
     if (w->run->d.merge == ATTN_DILATED_MEAN)
         prepare_mean(w);
-    ask_gradients_of(w);
-    if (!w->status)
-        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
-    if (g->dq.data)
-        each_row(w, add_dq);
-    for (which = GRAD_K; which < GRADS; which++)
-        if (grad_of(g, which)->data)
-            add_keys_of(w, which);
+    ask_for(w, GRAD_Q, GRAD_V);
+    view_results(w);
+    run_gradients(w);
 }
 
 /* ---- an item */
 
+/* first_of gives the position of the first row, or key, whose gradients an item gives. */
+static int64_t first_of(const dilated_slot *w, int which)
+{
+    return which == GRAD_Q ? w->from : w->run->begin;
+}
+
 static void clear_grad(const dilated_slot *w, int which)
 {
-    const int64_t rows = which == GRAD_Q ? w->run->c.pr.group * w->s.q_len : w->s.kv_len;
+    const int64_t heads = which == GRAD_Q ? w->run->c.pr.group : 1;
+    const int64_t rows = heads * max64(0, w->to - first_of(w, which));
     if (grad_of(&w->run->g, which)->data)
         memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
                (size_t)(rows * grad_dim(w, which)) * sizeof(float));
@@ -19196,24 +19221,29 @@ static void store_grad(const dilated_slot *w, int which)
     const attn_output *to = grad_of(&w->run->g, which);
     const int by_q = which == GRAD_Q;
     const int64_t heads = by_q ? w->run->c.pr.group : 1, n = grad_dim(w, which);
-    const int64_t first = by_q ? w->s.q_row : w->s.kv_row, rows = by_q ? w->s.q_len : w->s.kv_len;
+    const int64_t before = by_q ? w->s.q_row - w->before : w->s.kv_row;
     float *sum = SLOT_FLOATS(w, w->run->lay.sum_grads[which]);
     int64_t h, i;
     for (h = w->kv_head * heads; to->data && h < (w->kv_head + 1) * heads; h++)
-        for (i = first; i < first + rows; i++, sum += n)
-            store_results(w, to, ROW_AT(*to, &w->s, h, i), sum, n);
+        for (i = first_of(w, which); i < w->to; i++, sum += n)
+            store_results(w, to, ROW_AT(*to, &w->s, h, before + i), sum, n);
 }
 
-static void backward_item(const call *c, char *base, int64_t index)
+static void gradients_item(const call *c, char *base, int64_t index, void (*take)(dilated_slot *w))
 {
     dilated_slot *w = open_slot(c, base, index);
     int n, which;
     for (which = GRAD_Q; which < GRADS; which++)
         clear_grad(w, which);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
-        each_call(w, n, backward_call);
+        each_call(w, n, take);
     for (which = GRAD_Q; which < GRADS; which++)
         store_grad(w, which);
+}
+
+static void backward_item(const call *c, char *base, int64_t index)
+{
+    gradients_item(c, base, index, backward_call);
 }
 
 /* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first
@@ -20896,7 +20926,9 @@ ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradien
 /* src/dilated_ring/shared.c - shared segments: those with rows of a rank and keys of others that these rows see.
  *
  * A rank has one range of positions. So at most two segments of a lattice reach beyond it: the one in
- * which it begins, and the one in which it ends. The runs of a rank are its keys in these two.
+ * which it begins, and the one in which it ends. The runs of a rank are its keys in these two. For
+ * gradients rows travel, too: then the runs are its rows, and the ranks that need them are those with
+ * keys that the rows see.
  */
 
 /* A dilated_cut is a call and how ranks cut it. */
@@ -20906,6 +20938,7 @@ typedef struct dilated_cut {
     ring_cut cuts;
     ring_shape shape;
     int rank;
+    int by_rows; /* Nonzero means that rows travel to the keys, and 0 that keys travel to the rows. */
     int64_t heads_kv, group;
 } dilated_cut;
 
@@ -20939,14 +20972,15 @@ static int outer_segments(const lattice *l, int64_t begin, int64_t end, int64_t 
     return at[0] == at[1] ? 1 : 2;
 }
 
-/* shared_segments gives what a rank's rows see of the segments that reach beyond it, in a sequence of
- * `positions`, and returns how many there are. */
+/* shared_segments gives what a rank needs of the segments that reach beyond it, in a sequence of
+ * `positions`, and returns how many there are: the keys that its rows see, or the rows that see its
+ * keys. Of rows it needs its own, too, wherever others share the segment. */
 static int shared_segments(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
                            attn_ring_range shared[2])
 {
     const attn_ring_range own = range_of(c, rank);
     const int64_t end = min64(own.begin + own.count, positions);
-    const int64_t seen = c->p->causal ? end : positions;
+    const int64_t seen = c->p->causal && !c->by_rows ? end : positions;
     int64_t at[2];
     const int outer = outer_segments(l, own.begin, end, at);
     int i, count = 0;
@@ -20954,42 +20988,49 @@ static int shared_segments(const dilated_cut *c, int rank, const lattice *l, int
         const int64_t stop = min64(at[i] + l->segment, seen);
         if (at[i] >= own.begin && stop <= end)
             continue;
-        shared[count].begin = at[i];
-        shared[count++].count = stop - at[i];
+        shared[count].begin = c->p->causal && c->by_rows ? max64(at[i], own.begin) : at[i];
+        shared[count].count = stop - shared[count].begin;
+        count++;
     }
     return count;
 }
 
-/* shared_number finds which shared segment of a rank begins at `begin` and has position x, -1 if none
- * does. */
+/* shared_number finds the shared segment of which a rank needs position x, and what it needs of it. It
+ * returns -1 if there is none. */
 static int shared_number(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
-                         int64_t begin, int64_t x)
+                         int64_t x, attn_ring_range *needed)
 {
     attn_ring_range shared[2];
     int i = shared_segments(c, rank, l, positions, shared);
-    while (--i >= 0 && (shared[i].begin != begin || x >= begin + shared[i].count))
-        continue;
+    while (--i >= 0) {
+        *needed = shared[i];
+        if (x >= needed->begin && x < needed->begin + needed->count)
+            return i;
+    }
     return i;
 }
 
-/* A shared_run is keys of one rank in one segment, of a kv head and a class of its query heads. */
+/* A shared_run is keys, or rows, of one rank in one segment, of a kv head and a class of its query
+ * heads. */
 typedef struct shared_run {
     int n;
     int64_t b, kv_head, class;
+    head_class of; /* These are the heads of the tensors that travel. */
     int64_t position,
         dilation;       /* position is that of the first key, dilation the step to the next. */
     int64_t key, count; /* The first key has number `key` in the segment. */
-    int number; /* number is that of the segment among those that this rank shares, or -1. */
-    int hops;   /* hops counts the ranks to the furthest one that needs the keys. */
+    int number;    /* number is that of the segment among those that this rank shares, or -1. */
+    int64_t place; /* place counts the keys that this rank has before them in the panel. */
+    int hops;      /* hops counts the ranks to the furthest one that needs the keys. */
 } shared_run;
 
-/* hops_of returns -1 if no rank needs keys of `source` in the segment at `begin`. */
-static int hops_of(const dilated_cut *c, int source, const lattice *l, int64_t positions,
-                   int64_t begin, int64_t x)
+/* hops_of returns -1 if no rank needs position x of `source`. */
+static int hops_of(const dilated_cut *c, int source, const lattice *l, int64_t positions, int64_t x)
 {
+    attn_ring_range needed;
     int hops = c->cuts.ranks - 1;
     while (hops >= 0 &&
-           shared_number(c, (source + hops) % c->cuts.ranks, l, positions, begin, x) < 0)
+           shared_number(c, (source + hops) % c->cuts.ranks, l, positions, x, &needed) < 0)
         hops--;
     return hops;
 }
@@ -21003,6 +21044,7 @@ static void runs_of_class(const dilated_cut *c, int source, const lattice *l, sh
     const attn_ring_range own = range_of(c, source);
     const int64_t positions = sequence_of(c->p, run->b).kv_len;
     const int64_t end = min64(own.begin + own.count, positions);
+    attn_ring_range needed;
     int64_t at[2];
     const int outer = outer_segments(l, own.begin, end, at);
     int i;
@@ -21012,8 +21054,9 @@ static void runs_of_class(const dilated_cut *c, int source, const lattice *l, sh
         run->count = taken(l, to - at[i]) - run->key;
         run->position = at[i] + l->first + run->key * l->dilation;
         run->dilation = l->dilation;
-        run->hops = hops_of(c, source, l, positions, at[i], from);
-        run->number = shared_number(c, c->rank, l, positions, at[i], from);
+        run->hops = hops_of(c, source, l, positions, from);
+        run->number = shared_number(c, c->rank, l, positions, from, &needed);
+        run->place = run->number < 0 ? 0 : run->key - taken(l, needed.begin - at[i]);
         if (run->count && run->hops >= 0)
             take(arg, run);
     }
@@ -21027,10 +21070,12 @@ static void each_run(const dilated_cut *c, int source, take_run take, void *arg)
         for (run.kv_head = 0; run.kv_head < c->heads_kv; run.kv_head++)
             for (run.n = 0; run.n < c->d->num_branches; run.n++) {
                 const attn_dilated_branch *branch = &c->d->branches[run.n];
+                const head_class of_keys = { run.kv_head, 1, 1 };
                 head_class of;
                 for (run.class = 0; class_of(branch, c->group, run.kv_head, run.class, &of);
                      run.class ++) {
                     const lattice l = lattice_of(branch, of.head, sequence_of(c->p, run.b).kv_len);
+                    run.of = c->by_rows ? of : of_keys;
                     runs_of_class(c, source, &l, &run, take, arg);
                 }
             }
@@ -21038,29 +21083,57 @@ static void each_run(const dilated_cut *c, int source, take_run take, void *arg)
 
 /* src/dilated_ring/plan.c - the plan of a rank of dilated attention, and what can be wrong with the call.
  *
- *     workspace = | alignment | dilated_ring | keys | values | messages, then the run of attn_dilated |
+ *     workspace = | alignment | dilated_ring | panels | messages, then the run of attn_dilated |
  *
  * A panel is the keys, or values, of one shared segment that take part, for one class of heads of a kv
- * head. Panels lie in the order: branch, batch entry, kv head, class, number of the segment.
+ * head. Panels lie in the order: branch, batch entry, kv head, class, number of the segment. Gradients
+ * have panels of rows, too: those of q, dout and so on, each row with all heads of the class.
  */
+
+/* Keys travel, and for gradients rows do. */
+enum { BY_KEYS, BY_ROWS, SIDES };
+
+/* What travels of a key, and of a row. Sums are statistics, or the LSE. */
+enum { KEY_K, KEY_V, KEY_ARRAYS };
+enum { ROW_Q, ROW_DOUT, ROW_O, ROW_SUMS, ROW_DLSE, MOST_CARRIED };
+
+/* A carried is a tensor of which positions travel. */
+typedef struct carried {
+    attn_tensor from;
+    int64_t dim, bytes; /* bytes are those of dim elements. */
+} carried;
+
+/* A dilated_side is what travels, and how ranks share it. */
+typedef struct dilated_side {
+    dilated_cut c;
+    int count;
+    carried of[MOST_CARRIED];
+} dilated_side;
+
+typedef struct side_plan {
+    int hops; /* hops counts the exchanges. */
+    int64_t panels[MOST_CARRIED];
+} side_plan;
 
 typedef struct dilated_ring_plan {
     dilated_layout lay; /* lay is that of this rank's rows. */
-    int hops;           /* hops counts the exchanges. */
-    int64_t keys, values, sent, received, run, run_bytes, bytes;
+    side_plan side[SIDES];
+    int64_t sent, received, run, run_bytes, bytes;
 } dilated_ring_plan;
 
 /* A dilated_ring is one call on one rank, and stands at the beginning of its workspace. */
 typedef struct dilated_ring {
-    attn_params own; /* own has the rank's tensors with explicit strides. */
-    dilated_cut c;
+    attn_params own; /* own and own_g have the rank's tensors with explicit strides. */
+    attn_gradients own_g;
+    dilated_side side[SIDES];
+    int sides; /* sides is 1 without gradients. */
     dilated_ring_plan pl;
     const attn_transport *t;
     attn_ring_stats *stats;
     char *base; /* The plan's offsets count from base. */
     const char *in;
-    char *out; /* Runs are read at in and written at out. */
-    int hop;
+    char *out;      /* Runs are read at in and written at out. */
+    int under, hop; /* Side `under` is under way. */
 } dilated_ring;
 
 #define DILATED_RING_HEAD aligned((int64_t)sizeof(dilated_ring))
@@ -21068,7 +21141,7 @@ typedef struct dilated_ring {
 /* A panel_shape holds sizes of the panels of a branch on this rank. A shorter sequence shares no other
  * segments than the whole one, and none longer. */
 typedef struct panel_shape {
-    int64_t segments, classes, keys;
+    int64_t segments, classes, rows; /* rows counts those of all heads, or keys. */
 } panel_shape;
 
 static panel_shape panel_shape_of(const dilated_cut *c, int n)
@@ -21080,44 +21153,81 @@ static panel_shape panel_shape_of(const dilated_cut *c, int n)
     s.segments = shared_segments(c, c->rank, &l, c->cuts.length, shared);
     s.classes = branch->rotate ? min64(l.dilation, c->group) : 1;
     if (s.segments)
-        s.keys = ceil_div(max64(shared[0].count, shared[s.segments - 1].count), l.dilation);
+        s.rows = times(ceil_div(max64(shared[0].count, shared[s.segments - 1].count), l.dilation),
+                       c->by_rows ? class_heads(branch, c->group) : 1);
     return s;
 }
 
-/* keys_of_branches counts the keys of the panels of the first n branches. */
-static int64_t keys_of_branches(const dilated_cut *c, int n)
+/* rows_of_branches counts the rows of the panels of the first n branches. */
+static int64_t rows_of_branches(const dilated_cut *c, int n)
 {
-    int64_t keys = 0;
+    int64_t rows = 0;
     while (n-- > 0) {
         const panel_shape s = panel_shape_of(c, n);
-        keys = plus(keys, times(c->shape.entries_kv, times(s.segments * s.classes, s.keys)));
+        rows = plus(rows, times(c->shape.entries_kv, times(s.segments * s.classes, s.rows)));
     }
-    return keys;
+    return rows;
 }
 
-/* panel_at counts the keys before a panel. */
+/* panel_at counts the rows before a panel. */
 static int64_t panel_at(const dilated_cut *c, int n, int64_t b, int64_t kv_head, int64_t class,
                         int number)
 {
     const panel_shape s = panel_shape_of(c, n);
     const int64_t entry = (b * c->heads_kv + kv_head) * s.classes + class;
-    return keys_of_branches(c, n) + (entry * s.segments + number) * s.keys;
+    return rows_of_branches(c, n) + (entry * s.segments + number) * s.rows;
 }
 
-static int64_t k_row_bytes(const dilated_cut *c)
+static void carry_tensor(dilated_side *s, const attn_tensor *t, int64_t dim)
 {
-    return room_of(c->p->k.dtype, c->shape.dim);
+    carried *x = &s->of[s->count++];
+    x->from = *t;
+    x->dim = dim;
+    x->bytes = room_of(t->dtype, dim);
 }
 
-static int64_t v_row_bytes(const dilated_cut *c)
+static void carry_rows(dilated_side *s, const attn_gradients *g)
 {
-    return room_of(c->p->v.dtype, c->shape.dim_v);
+    const attn_params *p = s->c.p;
+    const ring_shape *shape = &s->c.shape;
+    const attn_tensor o = as_tensor(&p->o);
+    const attn_tensor sums = as_tensor(p->stats.data ? &p->stats : &p->lse);
+    carry_tensor(s, &p->q, shape->dim);
+    carry_tensor(s, &g->dout, shape->dim_v);
+    carry_tensor(s, &o, shape->dim_v);
+    carry_tensor(s, &sums, p->stats.data ? 2 : 1);
+    if (g->dlse.data)
+        carry_tensor(s, &g->dlse, 1);
+}
+
+/* open_sides tells what travels, and returns the number of sides. */
+static int open_sides(const attn_params *p, const attn_dilated *d, const attn_gradients *g,
+                      const attn_ring *ring, dilated_side side[SIDES])
+{
+    memset(side, 0, SIDES * sizeof *side);
+    side[BY_KEYS].c = side[BY_ROWS].c = dilated_cut_of(p, d, ring);
+    side[BY_ROWS].c.by_rows = 1;
+    carry_tensor(&side[BY_KEYS], &p->k, side->c.shape.dim);
+    carry_tensor(&side[BY_KEYS], &p->v, side->c.shape.dim_v);
+    if (g)
+        carry_rows(&side[BY_ROWS], g);
+    return g ? SIDES : 1;
+}
+
+/* bytes_carried counts those of a row of all arrays. */
+static int64_t bytes_carried(const dilated_side *s)
+{
+    int64_t bytes = 0;
+    int i;
+    for (i = 0; i < s->count; i++)
+        bytes = plus(bytes, s->of[i].bytes);
+    return bytes;
 }
 
 /* A message_size counts what goes `hop` ranks far, and the furthest way of all. */
 typedef struct message_size {
     int hop, furthest;
-    int64_t keys;
+    int64_t rows;
 } message_size;
 
 static void count_run(void *arg, const shared_run *run)
@@ -21125,15 +21235,15 @@ static void count_run(void *arg, const shared_run *run)
     message_size *m = arg;
     m->furthest = run->hops > m->furthest ? run->hops : m->furthest;
     if (run->hops >= m->hop)
-        m->keys = plus(m->keys, run->count);
+        m->rows = plus(m->rows, times(run->count, run->of.heads));
 }
 
 /* message_bytes counts the bytes of what rank `source` has for ranks at least `hop` ranks away. */
-static int64_t message_bytes(const dilated_cut *c, int source, int hop)
+static int64_t message_bytes(const dilated_side *s, int source, int hop)
 {
     message_size m = { hop, 0, 0 };
-    each_run(c, source, count_run, &m);
-    return times(m.keys, k_row_bytes(c) + v_row_bytes(c));
+    each_run(&s->c, source, count_run, &m);
+    return times(m.rows, bytes_carried(s));
 }
 
 static int furthest_hop(const dilated_cut *c)
@@ -21145,20 +21255,35 @@ static int furthest_hop(const dilated_cut *c)
     return m.furthest;
 }
 
-static void plan_dilated_ring(const dilated_cut *c, dilated_ring_plan *pl)
+/* plan_side places the panels and returns the bytes of the largest message. */
+static int64_t plan_side(const dilated_side *s, side_plan *pl, int64_t *at)
 {
-    const int64_t keys = keys_of_branches(c, c->d->num_branches);
-    int64_t most = 0, end;
-    int hop;
+    const dilated_cut *c = &s->c;
+    const int64_t rows = rows_of_branches(c, c->d->num_branches);
+    int64_t most = 0;
+    int i, hop;
     pl->hops = furthest_hop(c);
+    for (i = 0; i < s->count; i++)
+        pl->panels[i] = place(at, times(rows, s->of[i].bytes), 1);
     for (hop = 0; hop <= pl->hops; hop++) /* What is passed on is part of what has come. */
-        most = max64(most, message_bytes(c, source_at(&c->cuts, c->rank, hop), hop + !hop));
+        most = max64(most, message_bytes(s, source_at(&c->cuts, c->rank, hop), hop + !hop));
+    return most;
+}
+
+OWN_FRAME static void plan_dilated_ring(const attn_params *p, const attn_dilated *d,
+                                        const attn_gradients *g, const attn_ring *ring,
+                                        dilated_ring_plan *pl)
+{
+    dilated_side side[SIDES];
+    const int sides = open_sides(p, d, g, ring, side);
+    int64_t most = 0, end;
+    int i;
     pl->bytes = DILATED_RING_HEAD;
-    pl->keys = place(&pl->bytes, times(keys, k_row_bytes(c)), 1);
-    pl->values = place(&pl->bytes, times(keys, v_row_bytes(c)), 1);
+    for (i = 0; i < sides; i++)
+        most = max64(most, plan_side(&side[i], &pl->side[i], &pl->bytes));
     pl->run = end = pl->bytes;
     pl->sent = place(&end, most, 1);
-    pl->received = place(&end, pl->hops ? most : 0, 1);
+    pl->received = place(&end, pl->side[BY_KEYS].hops + pl->side[BY_ROWS].hops ? most : 0, 1);
     pl->run_bytes = dilated_bytes(&pl->lay, pl->lay.workers);
     pl->bytes = max64(end, plus(pl->run, pl->run_bytes));
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
@@ -21207,18 +21332,31 @@ static attn_status check_rows_are_keys(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
+static attn_status check_merge(const attn_dilated *d, text *why)
+{
+    if (d->merge == ATTN_DILATED_MEAN)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "merge", d->merge,
+                         " (mean) has no gradients over ranks: ATTN_DILATED_LSE has");
+    return ATTN_OK;
+}
+
 /* outline_of_rank makes *out the outline of this rank's rows. */
 OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_dilated *d,
-                                             const attn_ring *ring, outline *out, text *why)
+                                             const attn_gradients *g, const attn_ring *ring,
+                                             outline *out, text *why)
 {
+    attn_gradients resolved;
     problem pr;
-    attn_status status = validate_dilated(p, d, 0, &pr, why);
+    attn_status status = g ? validate_gradients(p, d, g, 0, &pr, &resolved, why)
+                           : validate_dilated(p, d, 0, &pr, why);
+    if (!status && g)
+        status = check_merge(d, why);
     if (!status)
         status = check_rows_are_keys(&pr.p, why);
     if (status)
         return status;
     fill_outline(&pr, out);
-    out->rows = own_length(p, ring);
+    out->rows = out->keys = own_length(p, ring);
     out->gathered = 0;
     out->empty = p->batch == 0 || out->rows == 0;
     return status;
@@ -21235,26 +21373,44 @@ static attn_status plan_own_rows(const attn_params *p, const attn_dilated *d, ou
     return status;
 }
 
-/* check_dilated_query checks what a size depends on, and plans. */
+/* plan_own_gradients plans calls of segments that lie in this rank, and then calls of shared ones, which
+ * see more rows or keys than the rank has, but are asked for dq alone or for dk and dv. */
+static attn_status plan_own_gradients(const attn_params *p, const attn_dilated *d,
+                                      const attn_gradients *g, outline *out, dilated_layout *lay,
+                                      text *why)
+{
+    const int64_t positions = out->positions;
+    attn_gradients by_parts = *g;
+    attn_status status;
+    by_parts.gemms = 7;
+    plan_sum_grads(d, out, g, lay);
+    out->positions = out->rows;
+    status = plan_backward_calls(p, d, out, g, lay, why);
+    out->positions = out->rows = positions;
+    return status ? status : plan_backward_calls(p, d, out, &by_parts, lay, why);
+}
+
+/* check_dilated_query checks what a size depends on, and plans. A forward call has no g, and
+ * `gradients` tells which of the two calls it is. */
 static attn_status check_dilated_query(const attn_params *p, const attn_dilated *d,
+                                       const attn_gradients *g, int gradients,
                                        const attn_ring *ring, dilated_ring_plan *pl, text *why)
 {
     outline out;
-    dilated_cut c;
-    attn_status status = check_query(p, NULL, 0, ring, why);
+    attn_status status = check_query(p, g, gradients, ring, why);
     memset(pl, 0, sizeof *pl);
     if (!status)
         status = check_one_range(p, ring, why);
     if (!status)
         status = check_ring_of_branches(d, ring, why);
     if (!status)
-        status = outline_of_rank(p, d, ring, &out, why);
+        status = outline_of_rank(p, d, g, ring, &out, why);
     if (!status && !out.empty)
-        status = plan_own_rows(p, d, &out, &pl->lay, why);
+        status = g ? plan_own_gradients(p, d, g, &out, &pl->lay, why)
+                   : plan_own_rows(p, d, &out, &pl->lay, why);
     if (status)
         return status;
-    c = dilated_cut_of(p, d, ring);
-    plan_dilated_ring(&c, pl);
+    plan_dilated_ring(p, d, g, ring, pl);
     if (pl->bytes >= ADDRESS_LIMIT)
         return bad(why, ATTN_ERR_OVERFLOW, "the workspace would exceed the address space");
     return ATTN_OK;
@@ -21262,78 +21418,81 @@ static attn_status check_dilated_query(const attn_params *p, const attn_dilated 
 
 /* check_dilated_ring checks everything that can be wrong on one rank. */
 static attn_status check_dilated_ring(const attn_params *p, const attn_dilated *d,
-                                      const attn_ring *ring, const void *workspace, size_t bytes,
-                                      dilated_ring_plan *pl, text *why)
+                                      const attn_gradients *g, int gradients, const attn_ring *ring,
+                                      const void *workspace, size_t bytes, dilated_ring_plan *pl,
+                                      text *why)
 {
     const int64_t have = bytes_given(workspace, bytes);
     int64_t length;
     area a;
-    attn_status status = check_dilated_query(p, d, ring, pl, why);
+    attn_status status = check_dilated_query(p, d, g, gradients, ring, pl, why);
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_tensors_held(p, NULL, ring, length, why);
+    status = check_tensors_held(p, g, ring, length, why);
     if (!status && have < pl->bytes)
-        status = too_small(why, have, pl->bytes, "attn_dilated_ring_workspace_size");
+        status = too_small(why, have, pl->bytes,
+                           g ? "attn_dilated_ring_backward_workspace_size"
+                             : "attn_dilated_ring_workspace_size");
     a = area_of_bytes("the workspace", workspace, status ? 0 : pl->bytes);
-    return status ? status : check_ring_memory(p, NULL, ring, length, &a, why);
+    return status ? status : check_ring_memory(p, g, ring, length, &a, why);
 }
 
-/* src/dilated_ring/dilated_ring.c - dilated attention over ranks: runs travel, then each rank computes its rows.
+/* src/dilated_ring/travel.c - what travels: each rank starts runs, and keeps or passes on those that come.
  *
  * Message `hop` of a rank holds its runs that ranks at least `hop` ranks away need, each as keys and then
- * values. A rank keeps in panels what its rows see, and passes on what must go further.
+ * values, or as the arrays of rows one after the other. A rank keeps in panels what it needs, and passes
+ * on what must go further.
  */
 
-/* ---- runs */
-
 /* pack_run copies rows of a run from this rank's own tensor. */
-static void pack_run(const dilated_ring *r, const attn_tensor *t, int64_t bytes,
-                     const shared_run *run, char *to)
+static void pack_run(const dilated_ring *r, const carried *x, const shared_run *run, char *to)
 {
-    const int64_t first = run->position - range_of(&r->c, r->c.rank).begin;
+    const attn_tensor *t = &x->from;
+    const dilated_cut *c = &r->side->c;
+    const int64_t first = run->position - range_of(c, c->rank).begin;
+    const int64_t step = run->of.step * stride_or(t->stride_head, 0);
     const int64_t entry =
-        run->b * stride_or(t->stride_batch, 0) + run->kv_head * stride_or(t->stride_head, 0);
-    int64_t i;
+        run->b * stride_or(t->stride_batch, 0) + run->of.head * stride_or(t->stride_head, 0);
+    int64_t i, h;
     for (i = 0; i < run->count; i++)
-        memcpy(to + i * bytes,
-               (const char *)input_at(t, first + i * run->dilation) +
-                   bytes_between(t->dtype, entry),
-               (size_t)bytes);
+        for (h = 0; h < run->of.heads; h++, to += x->bytes)
+            memcpy(to,
+                   (const char *)input_at(t, first + i * run->dilation) +
+                       bytes_between(t->dtype, entry + h * step),
+                   (size_t)x->bytes);
 }
 
-/* panel_of_run gives where a run begins in the panels at `panels`. */
-static char *panel_of_run(const dilated_ring *r, int64_t panels, int64_t bytes,
-                          const shared_run *run)
+/* place_of_run gives where a run begins in the panels of array i of the side under way. */
+static char *place_of_run(const dilated_ring *r, int i, const shared_run *run)
 {
-    const int64_t panel = panel_at(&r->c, run->n, run->b, run->kv_head, run->class, run->number);
-    return r->base + panels + (panel + run->key) * bytes;
-}
-
-static void start_rows(dilated_ring *r, const attn_tensor *t, int64_t panels, int64_t bytes,
-                       const shared_run *run)
-{
-    if (run->number >= 0)
-        pack_run(r, t, bytes, run, panel_of_run(r, panels, bytes, run));
-    if (run->hops > 0) {
-        pack_run(r, t, bytes, run, r->out);
-        r->out += run->count * bytes;
-    }
+    const dilated_side *s = &r->side[r->under];
+    const int64_t panel = panel_at(&s->c, run->n, run->b, run->kv_head, run->class, run->number);
+    return r->base + r->pl.side[r->under].panels[i] +
+           (panel + run->place * run->of.heads) * s->of[i].bytes;
 }
 
 /* start_run takes a run of this rank's own. */
 static void start_run(void *arg, const shared_run *run)
 {
     dilated_ring *r = arg;
-    start_rows(r, &r->own.k, r->pl.keys, k_row_bytes(&r->c), run);
-    start_rows(r, &r->own.v, r->pl.values, v_row_bytes(&r->c), run);
+    const dilated_side *s = &r->side[r->under];
+    int i;
+    for (i = 0; i < s->count; i++) {
+        if (run->number >= 0)
+            pack_run(r, &s->of[i], run, place_of_run(r, i, run));
+        if (run->hops > 0) {
+            pack_run(r, &s->of[i], run, r->out);
+            r->out += run->count * run->of.heads * s->of[i].bytes;
+        }
+    }
 }
 
-static void pass_on_rows(dilated_ring *r, int64_t panels, int64_t bytes, const shared_run *run)
+static void pass_on_rows(dilated_ring *r, int i, const shared_run *run)
 {
-    const size_t n = (size_t)(run->count * bytes);
+    const size_t n = (size_t)(run->count * run->of.heads * r->side[r->under].of[i].bytes);
     if (run->number >= 0)
-        memcpy(panel_of_run(r, panels, bytes, run), r->in, n);
+        memcpy(place_of_run(r, i, run), r->in, n);
     if (run->hops > r->hop) {
         memcpy(r->out, r->in, n);
         r->out += n;
@@ -21345,27 +21504,29 @@ static void pass_on_rows(dilated_ring *r, int64_t panels, int64_t bytes, const s
 static void pass_on_run(void *arg, const shared_run *run)
 {
     dilated_ring *r = arg;
-    if (run->hops < r->hop)
-        return;
-    pass_on_rows(r, r->pl.keys, k_row_bytes(&r->c), run);
-    pass_on_rows(r, r->pl.values, v_row_bytes(&r->c), run);
+    int i;
+    for (i = 0; i < r->side[r->under].count && run->hops >= r->hop; i++)
+        pass_on_rows(r, i, run);
 }
 
 static ring_message message_of_hop(const dilated_ring *r, int hop)
 {
-    const ring_cut *cuts = &r->c.cuts;
+    const dilated_side *s = &r->side[r->under];
+    const dilated_cut *c = &s->c;
     const ring_message m = { r->base + r->pl.sent, r->base + r->pl.received,
-                             message_bytes(&r->c, source_at(cuts, r->c.rank, hop - 1), hop),
-                             message_bytes(&r->c, source_at(cuts, r->c.rank, hop), hop) };
+                             message_bytes(s, source_at(&c->cuts, c->rank, hop - 1), hop),
+                             message_bytes(s, source_at(&c->cuts, c->rank, hop), hop) };
     return m;
 }
 
-static attn_status exchange_runs(dilated_ring *r)
+/* exchange_side brings this rank what it needs of one side. */
+static attn_status exchange_side(dilated_ring *r)
 {
+    const dilated_cut *c = &r->side[r->under].c;
     attn_status status = ATTN_OK;
     r->out = r->base + r->pl.sent;
-    each_run(&r->c, r->c.rank, start_run, r);
-    for (r->hop = 1; r->hop <= r->pl.hops; r->hop++) {
+    each_run(c, c->rank, start_run, r);
+    for (r->hop = 1; r->hop <= r->pl.side[r->under].hops; r->hop++) {
         const ring_message m = message_of_hop(r, r->hop);
         status = begin_exchange(r->t, r->stats, &m, status);
         if (status)
@@ -21374,57 +21535,185 @@ static attn_status exchange_runs(dilated_ring *r)
         r->in = m.receive;
         r->out = r->base + r->pl.sent;
         if (!status)
-            each_run(&r->c, source_at(&r->c.cuts, r->c.rank, r->hop), pass_on_run, r);
+            each_run(c, source_at(&c->cuts, c->rank, r->hop), pass_on_run, r);
     }
     return agree_on_status(r->t, r->stats, status);
 }
 
-/* ---- the computation */
-
-static attn_tensor panel_tensor(const attn_tensor *t, const char *panel, int64_t dim)
+static attn_status exchange_runs(dilated_ring *r)
 {
-    const attn_tensor packed = { .dtype = t->dtype,
-                                 .stride_batch = ATTN_STRIDE_BROADCAST,
-                                 .stride_head = ATTN_STRIDE_BROADCAST,
-                                 .stride_seq = (ptrdiff_t)dim,
-                                 .data = panel };
+    attn_status status = ATTN_OK;
+    for (r->under = 0; r->under < r->sides && !status; r->under++)
+        status = exchange_side(r);
+    return status;
+}
+
+/* panel_view gives a shared segment's rows of array i to a call. */
+static attn_output panel_view(const dilated_ring *r, int side, int i, const dilated_slot *w,
+                              int number)
+{
+    const dilated_side *s = &r->side[side];
+    const carried *x = &s->of[i];
+    const int64_t heads = s->c.by_rows ? w->of.heads : 1;
+    const int64_t panel = panel_at(&s->c, w->n, w->s.b, w->kv_head, w->class, number);
+    const attn_output packed = { .dtype = x->from.dtype,
+                                 .stride_head = (ptrdiff_t)(heads > 1 ? x->dim : 0),
+                                 .stride_seq = (ptrdiff_t)(heads * x->dim),
+                                 .data = r->base + r->pl.side[side].panels[i] + panel * x->bytes };
     return packed;
+}
+
+/* src/dilated_ring/forward.c - dilated attention over ranks, forward: each rank computes its rows. */
+
+/* true_lattice gives the lattice of the call under way, of which the slot may know only the beginning of
+ * a segment. */
+static lattice true_lattice(const dilated_slot *w, const dilated_cut *c)
+{
+    return lattice_of(&c->d->branches[w->n], w->of.head, sequence_of(c->p, w->s.b).kv_len);
 }
 
 /* open_shared_keys lets a call of a shared segment read its panel. */
 static void open_shared_keys(dilated_slot *w)
 {
     const dilated_ring *r = w->run->ranks;
-    const dilated_cut *c = &r->c;
-    const int64_t positions = sequence_of(c->p, w->s.b).kv_len, begin = w->at.first - w->l.first;
-    const lattice l = lattice_of(&c->d->branches[w->n], w->of.head, positions);
-    const int number = shared_number(c, c->rank, &l, positions, begin, begin);
-    int64_t panel;
+    const dilated_cut *c = &r->side[BY_KEYS].c;
+    const lattice l = true_lattice(w, c);
+    attn_ring_range needed;
+    const int number = shared_number(c, c->rank, &l, sequence_of(c->p, w->s.b).kv_len,
+                                     w->at.first - w->l.first, &needed);
+    attn_output k, v;
     if (number < 0) {
         open_own_keys(w);
         return;
     }
-    panel = panel_at(c, w->n, w->s.b, w->kv_head, w->class, number);
-    w->p.k = panel_tensor(&c->p->k, r->base + r->pl.keys + panel * k_row_bytes(c), c->shape.dim);
-    w->p.v =
-        panel_tensor(&c->p->v, r->base + r->pl.values + panel * v_row_bytes(c), c->shape.dim_v);
+    k = panel_view(r, BY_KEYS, KEY_K, w, number);
+    v = panel_view(r, BY_KEYS, KEY_V, w, number);
+    w->p.k = as_tensor(&k);
+    w->p.v = as_tensor(&v);
 }
 
-static attn_status compute_own_rows(dilated_ring *r)
+/* open_own_run opens the run of this rank's rows. */
+static dilated_run *open_own_run(dilated_ring *r)
 {
-    const attn_ring_range own = range_of(&r->c, r->c.rank);
-    dilated_run *run;
-    if (!r->pl.lay.slot_bytes)
-        return ATTN_OK;
-    run = open_run(&r->own, r->c.d, &r->pl.lay, r->base + r->pl.run, (size_t)r->pl.run_bytes);
+    const dilated_cut *c = &r->side->c;
+    const attn_ring_range own = range_of(c, c->rank);
+    dilated_run *run =
+        open_run(&r->own, c->d, &r->pl.lay, r->base + r->pl.run, (size_t)r->pl.run_bytes);
     run->begin = own.begin;
     run->end = own.begin + own.count;
     run->open_keys = open_shared_keys;
     run->ranks = r;
-    return run_list(run, strided_item);
+    return run;
 }
 
-/* ---- public functions */
+static attn_status compute_own_rows(dilated_ring *r)
+{
+    return run_list(open_own_run(r), strided_item);
+}
+
+/* src/dilated_ring/backward.c - dilated attention over ranks, backward: each rank computes the gradients of its
+ * positions.
+ *
+ * No gradient travels. A segment that several ranks share takes two calls on each of them: its own rows
+ * with the keys that they see give dq, and its own keys with the rows that see them give dk and dv. Both
+ * are parts of the call that one process makes, and add up in its order.
+ */
+
+/* open_rows lets the call read a panel of rows. */
+static void open_row_panels(dilated_slot *w, const dilated_ring *r, int number)
+{
+    attn_output x[MOST_CARRIED];
+    const int count = r->side[BY_ROWS].count;
+    int i;
+    for (i = 0; i < count; i++)
+        x[i] = panel_view(r, BY_ROWS, i, w, number);
+    w->p.q = as_tensor(&x[ROW_Q]);
+    w->p.o = x[ROW_O];
+    if (w->asked->stats.data)
+        w->p.stats = x[ROW_SUMS];
+    else
+        w->p.lse = x[ROW_SUMS];
+    w->g.dout = as_tensor(&x[ROW_DOUT]);
+    if (count > ROW_DLSE)
+        w->g.dlse = as_tensor(&x[ROW_DLSE]);
+}
+
+/* narrow_call makes the call, which has all rows and keys of a segment, one of the rows `needed` and of
+ * this rank's keys. */
+static void narrow_call(dilated_slot *w, int64_t begin, const attn_ring_range *needed)
+{
+    const int64_t end = needed->begin + needed->count;
+    attn_part *part = &w->p.part;
+    part->rows = part->keys = 1;
+    part->row_begin = taken(&w->l, needed->begin - begin);
+    part->row_count = taken(&w->l, end - begin) - part->row_begin;
+    part->key_begin = taken(&w->l, w->from - begin);
+    part->key_count = taken(&w->l, min64(w->to, end) - begin) - part->key_begin;
+    w->at.first += part->key_begin * w->l.dilation;
+    w->at.keys = part->key_count;
+}
+
+/* keys_call gives dk and dv of this rank's keys of a shared segment at `begin`. */
+static void keys_call(dilated_slot *w, const dilated_ring *r, int number,
+                      const attn_ring_range *needed)
+{
+    const int64_t begin = w->at.first - w->l.first;
+    w->l = true_lattice(w, &r->side->c);
+    w->at.row0 = 0;
+    w->at.rows = w->at.keys = taken(&w->l, needed->begin + needed->count - begin);
+    open_pairs(w);
+    narrow_call(w, begin, needed);
+    open_own_keys(w);
+    ask_for(w, GRAD_K, GRAD_V);
+    open_row_panels(w, r, number);
+    w->g.gemms = 7;
+    if (w->g.dk.data || w->g.dv.data)
+        run_gradients(w);
+}
+
+static void rows_call(dilated_slot *w)
+{
+    open_call(w);
+    ask_for(w, GRAD_Q, GRAD_Q);
+    view_results(w);
+    w->g.gemms = 7;
+    if (w->g.dq.data)
+        run_gradients(w);
+}
+
+static void rank_call(dilated_slot *w)
+{
+    const dilated_ring *r = w->run->ranks;
+    const dilated_cut *c = &r->side[BY_ROWS].c;
+    const lattice l = true_lattice(w, c);
+    const int64_t first = max64(w->at.first - w->l.first, w->from);
+    attn_ring_range needed;
+    const int number =
+        shared_number(c, c->rank, &l, sequence_of(c->p, w->s.b).kv_len, first, &needed);
+    if (number < 0) {
+        backward_call(w);
+        return;
+    }
+    rows_call(w);
+    keys_call(w, r, number, &needed);
+}
+
+static void rank_item(const call *c, char *base, int64_t index)
+{
+    gradients_item(c, base, index, rank_call);
+}
+
+OWN_FRAME static attn_status compute_own_gradients(dilated_ring *r)
+{
+    text why = text_in(NULL, 0);
+    dilated_run *run = open_own_run(r);
+    const attn_gradients *g = &r->own_g;
+    run->calls = 1;
+    validate_gradients(&r->own, r->side->c.d, g, 1, &run->c.pr, &run->g, &why);
+    return run_list(run, rank_item);
+}
+
+/* src/dilated_ring/dilated_ring.c - dilated attention over ranks: the public functions. */
 
 static uint32_t mix_branches(uint32_t hash, const attn_dilated *d)
 {
@@ -21439,16 +21728,36 @@ static uint32_t mix_branches(uint32_t hash, const attn_dilated *d)
     return hash;
 }
 
-static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated *d,
-                                       const attn_ring *ring, const dilated_ring_plan *pl,
-                                       attn_ring_stats *stats, void *workspace)
+/* mix_rows mixes in the arrays of rows that travel. */
+static uint32_t mix_rows(uint32_t hash, const attn_params *p, const attn_gradients *g)
 {
+    hash = mix_in(mix_in(hash, p->o.dtype), g->dout.dtype);
+    return mix_in(mix_in(hash, p->stats.data != NULL), g->dlse.data != NULL);
+}
+
+static uint32_t dilated_hash(const attn_params *p, const attn_dilated *d, const attn_gradients *g,
+                             const attn_ring *ring)
+{
+    const uint32_t hash = mix_branches(call_hash(p, g != NULL, ring, ring->transport->size), d);
+    return g ? mix_rows(hash, p, g) : hash;
+}
+
+static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated *d,
+                                       const attn_gradients *g, const attn_ring *ring,
+                                       const dilated_ring_plan *pl, attn_ring_stats *stats,
+                                       void *workspace)
+{
+    const int64_t length = own_length(p, ring);
     char *base = align_memory(workspace);
     dilated_ring *r = (dilated_ring *)(void *)base;
     memset(r, 0, sizeof *r);
     r->own = *p;
-    resolve_own(&r->own, own_length(p, ring));
-    r->c = dilated_cut_of(&r->own, d, ring);
+    resolve_own(&r->own, length);
+    if (g) {
+        r->own_g = *g;
+        resolve_own_gradients(&r->own, &r->own_g, length);
+    }
+    r->sides = open_sides(&r->own, d, g ? &r->own_g : NULL, ring, r->side);
     r->pl = *pl;
     r->base = base;
     r->t = ring->transport;
@@ -21457,9 +21766,16 @@ static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated 
     return r;
 }
 
-ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_dilated *d,
-                                               const attn_ring *ring, void *workspace,
-                                               size_t workspace_bytes)
+static attn_status compute_own(dilated_ring *r)
+{
+    if (!r->pl.lay.slot_bytes)
+        return ATTN_OK;
+    return r->sides == SIDES ? compute_own_gradients(r) : compute_own_rows(r);
+}
+
+static attn_status dilated_ring_run(const attn_params *p, const attn_dilated *d,
+                                    const attn_gradients *g, int gradients, const attn_ring *ring,
+                                    void *workspace, size_t bytes)
 {
     text why = text_in(NULL, 0);
     attn_status status = check_transport(ring, &why);
@@ -21469,33 +21785,72 @@ ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_
         return status;
     memset(&stats, 0, sizeof stats);
     stats.failed_rank = -1;
-    status = check_dilated_ring(p, d, ring, workspace, workspace_bytes, &pl, &why);
+    status = check_dilated_ring(p, d, g, gradients, ring, workspace, bytes, &pl, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
-        status = agree_on_call(ring->transport, &stats,
-                               mix_branches(call_hash(p, 0, ring, ring->transport->size), d));
+        status = agree_on_call(ring->transport, &stats, dilated_hash(p, d, g, ring));
     if (!status) {
-        dilated_ring *r = open_dilated_ring(p, d, ring, &pl, &stats, workspace);
+        dilated_ring *r = open_dilated_ring(p, d, g, ring, &pl, &stats, workspace);
         status = exchange_runs(r);
         if (!status)
-            status = agree_on_status(ring->transport, &stats, compute_own_rows(r));
+            status = agree_on_status(ring->transport, &stats, compute_own(r));
     }
     if (ring->stats)
         *ring->stats = stats;
     return status;
 }
 
-ATTN_API attn_status attn_dilated_ring_workspace_size(const attn_params *p, const attn_dilated *d,
-                                                      const attn_ring *ring, size_t *bytes)
+static attn_status dilated_ring_size(const attn_params *p, const attn_dilated *d,
+                                     const attn_gradients *g, int gradients, const attn_ring *ring,
+                                     size_t *bytes)
 {
     text why = text_in(NULL, 0);
     dilated_ring_plan pl;
     attn_status status;
     if (!bytes)
         return ATTN_ERR_ARG;
-    status = check_dilated_query(p, d, ring, &pl, &why);
+    status = check_dilated_query(p, d, g, gradients, ring, &pl, &why);
     *bytes = status ? 0 : (size_t)pl.bytes;
     return status;
+}
+
+static const char *dilated_ring_sentence(const attn_params *p, const attn_dilated *d,
+                                         const attn_gradients *g, int gradients,
+                                         const attn_ring *ring, const void *workspace, size_t bytes,
+                                         char *buffer, size_t buffer_bytes)
+{
+    text why = text_in(buffer, buffer_bytes);
+    dilated_ring_plan pl;
+    return verdict(check_dilated_ring(p, d, g, gradients, ring, workspace, bytes, &pl, &why),
+                   buffer, &why);
+}
+
+ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_dilated *d,
+                                               const attn_ring *ring, void *workspace,
+                                               size_t workspace_bytes)
+{
+    return dilated_ring_run(p, d, NULL, 0, ring, workspace, workspace_bytes);
+}
+
+ATTN_API attn_status attn_dilated_ring_backward(const attn_params *p, const attn_dilated *d,
+                                                const attn_gradients *g, const attn_ring *ring,
+                                                void *workspace, size_t workspace_bytes)
+{
+    return dilated_ring_run(p, d, g, 1, ring, workspace, workspace_bytes);
+}
+
+ATTN_API attn_status attn_dilated_ring_workspace_size(const attn_params *p, const attn_dilated *d,
+                                                      const attn_ring *ring, size_t *bytes)
+{
+    return dilated_ring_size(p, d, NULL, 0, ring, bytes);
+}
+
+ATTN_API attn_status attn_dilated_ring_backward_workspace_size(const attn_params *p,
+                                                               const attn_dilated *d,
+                                                               const attn_gradients *g,
+                                                               const attn_ring *ring, size_t *bytes)
+{
+    return dilated_ring_size(p, d, g, 1, ring, bytes);
 }
 
 ATTN_API const char *attn_dilated_ring_check(const attn_params *p, const attn_dilated *d,
@@ -21503,10 +21858,18 @@ ATTN_API const char *attn_dilated_ring_check(const attn_params *p, const attn_di
                                              size_t workspace_bytes, char *buffer,
                                              size_t buffer_bytes)
 {
-    text why = text_in(buffer, buffer_bytes);
-    dilated_ring_plan pl;
-    return verdict(check_dilated_ring(p, d, ring, workspace, workspace_bytes, &pl, &why), buffer,
-                   &why);
+    return dilated_ring_sentence(p, d, NULL, 0, ring, workspace, workspace_bytes, buffer,
+                                 buffer_bytes);
+}
+
+ATTN_API const char *attn_dilated_ring_backward_check(const attn_params *p, const attn_dilated *d,
+                                                      const attn_gradients *g,
+                                                      const attn_ring *ring, const void *workspace,
+                                                      size_t workspace_bytes, char *buffer,
+                                                      size_t buffer_bytes)
+{
+    return dilated_ring_sentence(p, d, g, 1, ring, workspace, workspace_bytes, buffer,
+                                 buffer_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------

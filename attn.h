@@ -212,6 +212,9 @@
 #define attn_dilated_ring_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_workspace_size)
 #define attn_dilated_ring_forward ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_forward)
 #define attn_dilated_ring_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_check)
+#define attn_dilated_ring_backward_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_backward_workspace_size)
+#define attn_dilated_ring_backward ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_backward)
+#define attn_dilated_ring_backward_check ATTN_JOIN(ATTN_PREFIX, attn_dilated_ring_backward_check)
 #define attn_explain ATTN_JOIN(ATTN_PREFIX, attn_explain)
 #define attn_index_workspace_size ATTN_JOIN(ATTN_PREFIX, attn_index_workspace_size)
 #define attn_index ATTN_JOIN(ATTN_PREFIX, attn_index)
@@ -2296,16 +2299,20 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  * Layout. Each rank has one range, as in ATTN_RING_CONTIGUOUS, or in ATTN_RING_CUSTOM with ranges of
  *   any lengths. ring.gather, ring.arrival and ring.fetch are refused.
  * Bits. O, LSE and stats have the bits of attn_dilated_forward in one process, for any number of
- *   ranks and any cuts: a rank brings the keys of a segment together before it computes.
+ *   ranks and any cuts: a rank brings the keys of a segment together before it computes. dq, dk and dv
+ *   have the bits of attn_dilated_backward: no gradient travels, but the rows that see a rank's keys.
  * Memory. The workspace needs the whole size that the query gives. A rank has at most two segments of
  *   a branch that reach beyond it; for each class of heads it holds their keys that take part. While
- *   these arrive it holds two messages, whose memory then serves the computation.
+ *   these arrive it holds two messages, whose memory then serves the computation. The backward call
+ *   holds the rows of these segments that take part, too: q, dout, o, stats (or lse) and dlse.
  * Traffic. Keys arrive before the computation begins. They take as many exchanges as the rank that is
  *   furthest from keys that it needs is away: none if no segment reaches beyond a rank, one with causal
  *   if no segment has more than two ranks, at most size - 1. A key travels once for each branch and
- *   class of heads that shares it.
+ *   class of heads that shares it. Rows travel after keys, for the backward call: with causal to the
+ *   ranks before, the long way round the ring.
  * Errors. They are those of attn_ring_forward. But rows are written as they are computed: if
- *   p.parallel_for fails on a rank, all ranks return that and o, lse and stats may be written.
+ *   p.parallel_for fails on a rank, all ranks return that and o, lse and stats, or dq, dk and dv, may
+ *   be written.
  *   Whatever fails before leaves them untouched. ring.stats has no pairs, calls, skipped and states
  *   that wait.
  * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
@@ -2330,6 +2337,34 @@ ATTN_API attn_status attn_dilated_ring_forward(const attn_params *p, const attn_
 ATTN_API const char *attn_dilated_ring_check(const attn_params *p, const attn_dilated *d,
                                              const attn_ring *ring, const void *workspace,
                                              size_t workspace_bytes, char *text, size_t text_bytes);
+
+/* attn_dilated_ring_backward_workspace_size() sets *bytes to what attn_dilated_ring_backward needs on
+ * this rank. It talks to nobody. Returns the errors of attn_dilated_ring_workspace_size. */
+ATTN_API attn_status attn_dilated_ring_backward_workspace_size(const attn_params *p,
+                                                               const attn_dilated *d,
+                                                               const attn_gradients *g,
+                                                               const attn_ring *ring,
+                                                               size_t *bytes);
+
+/* attn_dilated_ring_backward() computes the gradients by q, k and v of this rank's positions: sums over
+ * the rows of all ranks.
+ *
+ * *g may ask for any of dq, dk and dv, and may give dlse. dout, dlse and the gradients hold the rank's
+ * own positions, as o does. It reads o and stats (or lse) as attn_dilated_backward does, and p.impl must
+ * be tiled. ATTN_DILATED_MEAN, dbias, dsinks and dslopes are not built. Ranks may ask for different
+ * gradients; whether dlse and stats are given, and the types of o and dout, must be equal on all. All
+ * ranks must call it. Returns the errors of attn_dilated_ring_forward. */
+ATTN_API attn_status attn_dilated_ring_backward(const attn_params *p, const attn_dilated *d,
+                                                const attn_gradients *g, const attn_ring *ring,
+                                                void *workspace, size_t workspace_bytes);
+
+/* attn_dilated_ring_backward_check() is attn_check for attn_dilated_ring_backward on this rank. It
+ * talks to nobody. */
+ATTN_API const char *attn_dilated_ring_backward_check(const attn_params *p, const attn_dilated *d,
+                                                      const attn_gradients *g,
+                                                      const attn_ring *ring, const void *workspace,
+                                                      size_t workspace_bytes, char *text,
+                                                      size_t text_bytes);
 
 /* src/api/backend.h - what a device, or another implementation, needs to run calls.
  *

@@ -20,12 +20,14 @@ typedef struct backward_case {
     gradients_case s;
 } backward_case;
 
-static int make(backward_case *b)
+static int has_sums(const dilated_case *c)
 {
-    do
-        dilated_make(&b->c, rng_chance(30) ? 0 : 5, 45);
-    while (b->c.d.merge == ATTN_DILATED_LSE && b->c.t.p.lse.data == NULL &&
-           b->c.t.p.stats.data == NULL);
+    return c->t.p.lse.data != NULL || c->t.p.stats.data != NULL;
+}
+
+/* The forward call, and tensors for gradients. */
+static int attach(backward_case *b)
+{
     if (!dilated_run(&b->c.t.p, &b->c.d))
         return 0;
     memset(&b->s, 0, sizeof b->s);
@@ -40,6 +42,14 @@ static int make(backward_case *b)
         memset(&b->s.g.dlse, 0, sizeof b->s.g.dlse);
     gradients_remember(&b->s);
     return 1;
+}
+
+static int make(backward_case *b)
+{
+    do
+        dilated_make(&b->c, rng_chance(30) ? 0 : 5, 45);
+    while (b->c.d.merge == ATTN_DILATED_LSE && !has_sums(&b->c));
+    return attach(b);
 }
 
 static int run(const attn_params *asked, const attn_dilated *d, const attn_gradients *given)
@@ -169,6 +179,27 @@ static void run_oracle(void)
               "an input was changed");
         check_oracle(&b);
     }
+}
+
+int dilated_gradients_square(dilated_case *c, attn_gradients *g, int64_t most_positions)
+{
+    backward_case b;
+    do
+        dilated_make_square(&b.c, most_positions > 200 ? 2 : 5, most_positions, 0);
+    while (b.c.d.merge == ATTN_DILATED_MEAN || !has_sums(&b.c));
+    if (!attach(&b))
+        return 0;
+    b.s.g.dsinks = NULL;
+    b.s.out[ORACLE_DSINKS].memory = NULL;
+    drop_outputs(&b.s);
+    if (!run(&b.s.t.p, &b.c.d, &b.s.g))
+        return 0;
+    if (most_positions < 200)
+        check_oracle(&b);
+    *c = b.c;
+    c->d.branches = c->branches;
+    *g = b.s.g;
+    return 1;
 }
 
 /* ---- laws ------------------------------------------------------------------------------------ */

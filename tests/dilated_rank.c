@@ -19,13 +19,24 @@ typedef struct own_tensor {
     size_t bytes;
 } own_tensor;
 
-enum { TQ, TK, TV, TO, TLSE, TSTATS, TENSORS };
+enum { TQ, TK, TV, TO, TLSE, TSTATS, TDOUT, TDLSE, TDQ, TDK, TDV, TENSORS };
+
+static int is_sums(int which) /* p.layout is not theirs */
+{
+    return which == TLSE || which == TSTATS || which == TDLSE;
+}
+
+static int by_key(int which)
+{
+    return which == TK || which == TV || which == TDK || which == TDV;
+}
 
 typedef struct own_share {
     const dilated_rank_case *c;
     const attn_transport *t;
     attn_ring_range range;
     own_tensor of[TENSORS];
+    int first_output, end_output; /* what the call may write */
     dilated_rank_outcome *out;
 } own_share;
 
@@ -69,7 +80,7 @@ static attn_output as_output(const own_share *s, int which)
     attn_output o = { 0 };
     o.dtype = t->dtype;
     o.data = t->data;
-    if (s->c->spread == 2 || (s->c->spread == 1 && which >= TLSE)) /* p.layout is not theirs. */
+    if (s->c->spread == 2 || (s->c->spread == 1 && is_sums(which)))
         o.stride_batch = t->batch, o.stride_head = t->head, o.stride_seq = t->seq;
     return o;
 }
@@ -84,50 +95,78 @@ static attn_tensor as_tensor(const attn_output *o)
     return t;
 }
 
+/* A tensor of the whole problem. */
+static attn_tensor whole(const own_share *s, int which)
+{
+    static const attn_gradients none;
+    const attn_params *p = &s->c->p;
+    const attn_gradients *g = s->c->g != NULL ? s->c->g : &none;
+    const attn_tensor all[TENSORS] = {
+        [TQ] = p->q,
+        [TK] = p->k,
+        [TV] = p->v,
+        [TO] = as_tensor(&p->o),
+        [TLSE] = as_tensor(&p->lse),
+        [TSTATS] = as_tensor(&p->stats),
+        [TDOUT] = g->dout,
+        [TDLSE] = g->dlse,
+        [TDQ] = as_tensor(&g->dq),
+        [TDK] = as_tensor(&g->dk),
+        [TDV] = as_tensor(&g->dv),
+    };
+    return all[which];
+}
+
 /* Where a row of the whole problem lies. */
 static const unsigned char *whole_at(const own_share *s, int which, int64_t b, int64_t h, int64_t x)
 {
     const attn_params *p = &s->c->p;
-    const attn_tensor outputs[] = { as_tensor(&p->o), as_tensor(&p->lse), as_tensor(&p->stats) };
-    const attn_tensor *t = which == TQ   ? &p->q
-                           : which == TK ? &p->k
-                           : which == TV ? &p->v
-                                         : &outputs[which - TO];
+    const attn_tensor t = whole(s, which);
     const int64_t dim = s->of[which].dim;
-    const int64_t at = which == TK || which == TV ? oracle_key_offset(p, t, dim, b, h, x)
-                                                  : oracle_row_offset(p, t, dim, b, h, x);
-    return (const unsigned char *)t->data + ring_bytes_of(t->dtype, at);
+    const int64_t at = by_key(which) ? oracle_key_offset(p, &t, dim, b, h, x)
+                                     : oracle_row_offset(p, &t, dim, b, h, x);
+    return (const unsigned char *)t.data + ring_bytes_of(t.dtype, at);
+}
+
+static int is_output(const own_share *s, int which)
+{
+    return which >= s->first_output && which < s->end_output;
 }
 
 static void open_own(own_share *s)
 {
     const attn_params *p = &s->c->p;
     const int64_t hq = p->num_heads_q, hkv = oracle_heads_kv(p), dv = oracle_dim_v(p);
-    make_own(s, TQ, p->q.dtype, hq, p->head_dim);
-    make_own(s, TK, p->k.dtype, hkv, p->head_dim);
-    make_own(s, TV, p->v.dtype, hkv, dv);
-    make_own(s, TO, p->o.dtype, hq, dv);
-    make_own(s, TLSE, p->lse.dtype, hq, 1);
-    make_own(s, TSTATS, p->stats.dtype, hq, 2);
-    for (int which = TQ; which <= TV; which++)
+    const int64_t dims[TENSORS] = { p->head_dim, p->head_dim, dv,          dv,          1, 2,
+                                    dv,          1,           p->head_dim, p->head_dim, dv };
+    s->first_output = s->c->g != NULL ? TDQ : TO;
+    s->end_output = s->c->g != NULL ? TENSORS : TDOUT;
+    for (int which = TQ; which < TENSORS; which++) {
+        make_own(s, which, whole(s, which).dtype, by_key(which) ? hkv : hq, dims[which]);
+        if (whole(s, which).data == NULL || is_output(s, which))
+            continue;
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t h = 0; h < s->of[which].heads; h++)
                 for (int64_t x = 0; x < s->range.count; x++)
                     memcpy(own_at(&s->of[which], b, h, x),
                            whole_at(s, which, b, h, s->range.begin + x),
                            (size_t)ring_bytes_of(s->of[which].dtype, s->of[which].dim));
+    }
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static int has_output(const attn_params *p, int which)
-{
-    return (which == TO ? p->o.data : which == TLSE ? p->lse.data : p->stats.data) != NULL;
-}
-
 /* The bits of one process in rows in use; nothing else is written. */
 static void compare_output(own_share *s, int which)
 {
+    static const char *const sentences[TENSORS] = {
+        [TO] = "o has other bits than that of one process",
+        [TLSE] = "lse has other bits than that of one process",
+        [TSTATS] = "stats have other bits than those of one process",
+        [TDQ] = "dq has other bits than that of one process",
+        [TDK] = "dk has other bits than that of one process",
+        [TDV] = "dv has other bits than that of one process",
+    };
     const own_tensor *t = &s->of[which];
     const size_t bytes = (size_t)ring_bytes_of(t->dtype, t->dim);
     unsigned char *expected = malloc(t->bytes);
@@ -142,11 +181,7 @@ static void compare_output(own_share *s, int which)
                 if (at < oracle_rows(&s->c->p, b))
                     memcpy(to, whole_at(s, which, b, h, at), bytes);
                 if (memcmp(to, own_at(t, b, h, x), bytes) != 0)
-                    tell(s,
-                         which == TO     ? "o has other bits than that of one process"
-                         : which == TLSE ? "lse has other bits than that of one process"
-                                         : "stats have other bits than those of one process",
-                         b, h, at);
+                    tell(s, sentences[which], b, h, at);
             }
     if (memcmp(expected, t->data, t->bytes) != 0)
         tell(s, "written outside the rows", -1, -1, which);
@@ -155,7 +190,7 @@ static void compare_output(own_share *s, int which)
 
 static void check_untouched(own_share *s)
 {
-    for (int which = TO; which < TENSORS; which++)
+    for (int which = s->first_output; which < s->end_output; which++)
         for (size_t i = 0; i < s->of[which].bytes; i++)
             if (s->of[which].data[i] != 0x7f)
                 tell(s, "an output was written by a call that failed", -1, -1, which);
@@ -222,17 +257,45 @@ static attn_status expected_status(const dilated_rank_case *c)
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static void set_tensors(const own_share *s, attn_params *p)
+static void set_tensors(const own_share *s, attn_params *p, attn_gradients *g)
 {
-    const attn_output q = as_output(s, TQ), k = as_output(s, TK), v = as_output(s, TV);
+    attn_tensor *const in[TENSORS] = {
+        [TQ] = &p->q, [TK] = &p->k, [TV] = &p->v, [TDOUT] = &g->dout, [TDLSE] = &g->dlse
+    };
+    attn_output *const out[TENSORS] = { [TO] = &p->o,   [TLSE] = &p->lse, [TSTATS] = &p->stats,
+                                        [TDQ] = &g->dq, [TDK] = &g->dk,   [TDV] = &g->dv };
     p->layout = s->c->spread == 1 ? ATTN_LAYOUT_BSHD : ATTN_LAYOUT_BHSD;
-    p->q = as_tensor(&q), p->k = as_tensor(&k), p->v = as_tensor(&v);
-    if (has_output(p, TO))
-        p->o = as_output(s, TO);
-    if (has_output(p, TLSE))
-        p->lse = as_output(s, TLSE);
-    if (has_output(p, TSTATS))
-        p->stats = as_output(s, TSTATS);
+    for (int which = TQ; which < TENSORS; which++) {
+        const attn_output own = as_output(s, which);
+        if (whole(s, which).data == NULL)
+            continue;
+        if (in[which] != NULL)
+            *in[which] = as_tensor(&own);
+        else
+            *out[which] = own;
+    }
+}
+
+/* The three functions, of a forward call or of gradients. */
+static attn_status size_of_call(const attn_params *p, const attn_dilated *d,
+                                const attn_gradients *g, const attn_ring *ring, size_t *bytes)
+{
+    return g != NULL ? attn_dilated_ring_backward_workspace_size(p, d, g, ring, bytes)
+                     : attn_dilated_ring_workspace_size(p, d, ring, bytes);
+}
+
+static attn_status make_call(const attn_params *p, const attn_dilated *d, const attn_gradients *g,
+                             const attn_ring *ring, void *memory, size_t bytes)
+{
+    return g != NULL ? attn_dilated_ring_backward(p, d, g, ring, memory, bytes)
+                     : attn_dilated_ring_forward(p, d, ring, memory, bytes);
+}
+
+static const char *check_call(const attn_params *p, const attn_dilated *d, const attn_gradients *g,
+                              const attn_ring *ring, void *memory, size_t bytes, char text[200])
+{
+    return g != NULL ? attn_dilated_ring_backward_check(p, d, g, ring, memory, bytes, text, 200)
+                     : attn_dilated_ring_check(p, d, ring, memory, bytes, text, 200);
 }
 
 static void check_margins(own_share *s, const unsigned char *memory, size_t bytes)
@@ -266,6 +329,8 @@ static attn_status call_own(own_share *s)
     attn_params p = s->c->p;
     attn_dilated d = s->c->d;
     attn_dilated_branch first;
+    attn_gradients own_g = { 0 };
+    const attn_gradients *g = s->c->g != NULL ? &own_g : NULL;
     attn_ring ring = s->c->ring;
     attn_transport t = *s->t;
     faulty f = { s->t, fault, 0, 0 };
@@ -273,7 +338,9 @@ static attn_status call_own(own_share *s)
     char text[200];
     unsigned char *memory;
     attn_status status;
-    set_tensors(s, &p);
+    if (g != NULL)
+        own_g = *s->c->g;
+    set_tensors(s, &p, &own_g);
     if (fault != NULL) {
         t.user = &f;
         t.agree = faulty_agree, t.begin = faulty_begin, t.end = faulty_end;
@@ -283,8 +350,8 @@ static attn_status call_own(own_share *s)
         p.parallel_for = failing_for, p.num_workers = 4;
     ring.transport = &t;
     ring.stats = &s->out->stats;
-    if (attn_dilated_ring_workspace_size(&p, &d, &ring, &bytes) != ATTN_OK)
-        tell(s, attn_dilated_ring_check(&p, &d, &ring, NULL, 0, text, sizeof text), -1, -1, -1);
+    if (size_of_call(&p, &d, g, &ring, &bytes) != ATTN_OK)
+        tell(s, check_call(&p, &d, g, &ring, NULL, 0, text), -1, -1, -1);
     memory = malloc(bytes + 65);
     if (memory == NULL)
         exit(2);
@@ -292,10 +359,10 @@ static attn_status call_own(own_share *s)
     if (fault != NULL && fault->kind == RING_FAULT_WORKSPACE && fault->rank == t.rank)
         bytes--;
     break_call(s, &p, &d, &first);
-    status = attn_dilated_ring_forward(&p, &d, &ring, memory + 1, bytes);
+    status = make_call(&p, &d, g, &ring, memory + 1, bytes);
     if (status != expected_status(s->c))
         tell(s,
-             status ? attn_dilated_ring_check(&p, &d, &ring, memory + 1, bytes, text, sizeof text)
+             status ? check_call(&p, &d, g, &ring, memory + 1, bytes, text)
                     : "a fault was not noticed",
              -1, -1, (int)status);
     check_margins(s, memory, bytes);
@@ -322,8 +389,8 @@ void dilated_rank_run(const dilated_rank_case *c, const attn_transport *t,
         if (c->fault != NULL && out->stats.failed_rank != c->fault->rank)
             tell(&s, "another rank is said to have failed", -1, -1, out->stats.failed_rank);
     } else {
-        for (int which = TO; which < TENSORS; which++)
-            if (has_output(&c->p, which))
+        for (int which = s.first_output; which < s.end_output; which++)
+            if (whole(&s, which).data != NULL)
                 compare_output(&s, which);
         if (!out->stats.canonical || out->stats.failed_rank != -1)
             tell(&s, "the statistics of a call that did well", -1, -1, -1);
@@ -353,14 +420,46 @@ static void draw_branches(dilated_rank_problem *x, uint64_t *random)
     }
 }
 
-int dilated_rank_make(dilated_rank_problem *x, uint64_t seed, int ranks)
+/* What a problem has in its memory: o and dq as q, dk and dv as k. */
+enum { MQ, MO, MDOUT, MDQ, MK, MV, MDK, MDV, MSTATS, MEMORIES };
+
+static void place_memory(dilated_rank_problem *x, float *at[MEMORIES], uint64_t *random)
+{
+    const attn_params *p = &x->c.p;
+    const int64_t rows = p->batch * p->num_heads_q * p->seq_len_q;
+    const int64_t keys = p->batch * p->num_heads_kv * p->seq_len_kv;
+    const int64_t all = 4 * (rows + keys) * p->head_dim + 2 * rows;
+    x->memory = malloc((size_t)all * sizeof *x->memory);
+    if (x->memory == NULL)
+        exit(2);
+    for (int64_t i = 0; i < all; i++)
+        x->memory[i] = (float)draw(random, -1000, 1000) * 0.002f;
+    at[0] = x->memory;
+    for (int i = 1; i < MEMORIES; i++)
+        at[i] = at[i - 1] + (i <= MK ? rows : keys) * p->head_dim;
+}
+
+static int run_one_process(const attn_params *p, const attn_dilated *d, const attn_gradients *g)
+{
+    size_t bytes = 0, more = 0;
+    attn_status status = attn_dilated_workspace_size(p, d, &bytes);
+    void *workspace;
+    if (status == ATTN_OK && g != NULL)
+        status = attn_dilated_backward_workspace_size(p, d, g, &more);
+    workspace = malloc(bytes + more + 1);
+    if (status == ATTN_OK)
+        status = attn_dilated_forward(p, d, workspace, bytes);
+    if (status == ATTN_OK && g != NULL)
+        status = attn_dilated_backward(p, d, g, workspace, more);
+    free(workspace);
+    return status == ATTN_OK;
+}
+
+static void draw_problem(dilated_rank_problem *x, uint64_t seed, int ranks)
 {
     uint64_t random = seed * 1000003u + (uint64_t)ranks;
     attn_params *p = &x->c.p;
-    size_t bytes = 0;
-    int64_t rows, keys;
-    void *workspace;
-    attn_status status;
+    float *at[MEMORIES];
     memset(x, 0, sizeof *x);
     p->batch = draw(&random, 1, 2);
     p->num_heads_kv = draw(&random, 1, 2);
@@ -372,21 +471,25 @@ int dilated_rank_make(dilated_rank_problem *x, uint64_t seed, int ranks)
     x->c.spread = (int)draw(&random, 0, 2);
     x->c.d.merge = (int)draw(&random, 0, 1);
     draw_branches(x, &random);
-    rows = p->batch * p->num_heads_q * p->seq_len_q * p->head_dim;
-    keys = p->batch * p->num_heads_kv * p->seq_len_kv * p->head_dim;
-    x->memory = malloc((size_t)(2 * rows + 2 * keys) * sizeof *x->memory);
-    if (x->memory == NULL)
-        exit(2);
-    for (int64_t i = 0; i < 2 * rows + 2 * keys; i++)
-        x->memory[i] = (float)draw(&random, -1000, 1000) * 0.002f;
-    p->q.data = x->memory;
-    p->o.data = x->memory + rows;
-    p->k.data = x->memory + 2 * rows;
-    p->v.data = x->memory + 2 * rows + keys;
-    status = attn_dilated_workspace_size(p, &x->c.d, &bytes);
-    workspace = malloc(bytes + 1);
-    if (status == ATTN_OK)
-        status = attn_dilated_forward(p, &x->c.d, workspace, bytes);
-    free(workspace);
-    return status == ATTN_OK;
+    place_memory(x, at, &random);
+    p->q.data = at[MQ], p->k.data = at[MK], p->v.data = at[MV], p->o.data = at[MO];
+    p->stats.data = x->c.d.merge == ATTN_DILATED_LSE ? at[MSTATS] : NULL;
+    x->g.dout.data = at[MDOUT];
+    x->g.dq.data = at[MDQ], x->g.dk.data = at[MDK], x->g.dv.data = at[MDV];
+}
+
+int dilated_rank_make(dilated_rank_problem *x, uint64_t seed, int ranks)
+{
+    draw_problem(x, seed, ranks);
+    return run_one_process(&x->c.p, &x->c.d, NULL);
+}
+
+int dilated_rank_make_gradients(dilated_rank_problem *x, uint64_t seed, int ranks)
+{
+    do
+        draw_problem(x, seed++, ranks);
+    while (x->c.d.merge == ATTN_DILATED_MEAN && (free(x->memory), 1));
+    x->c.p.impl = ATTN_IMPL_TILED;
+    x->c.g = &x->g;
+    return run_one_process(&x->c.p, &x->c.d, &x->g);
 }

@@ -10,12 +10,13 @@
 
 #include "ring_cases.h"
 
-/* One call; o, lse and stats of p are those of one process. */
+/* One call; o, lse and stats of p, and the gradients of g, are those of one process. */
 typedef struct dilated_rank_case {
     attn_params p;
     attn_dilated d;
-    attn_ring ring; /* without a transport */
-    int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    const attn_gradients *g; /* NULL: a forward call */
+    attn_ring ring;          /* without a transport */
+    int spread; /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
     const ring_fault *fault; /* NULL: none; of those of rings FETCH does not occur */
     int other_branches;      /* nonzero: the last rank has another dilation */
 } dilated_rank_case;
@@ -34,8 +35,11 @@ void dilated_rank_run(const dilated_rank_case *c, const attn_transport *t,
 typedef struct dilated_rank_problem {
     dilated_rank_case c;
     attn_dilated_branch branches[3];
+    attn_gradients g;
     float *memory;
 } dilated_rank_problem;
 int dilated_rank_make(dilated_rank_problem *x, uint64_t seed, int ranks);
+/* The same with gradients, of one softmax. */
+int dilated_rank_make_gradients(dilated_rank_problem *x, uint64_t seed, int ranks);
 
 #endif

@@ -290,6 +290,7 @@ static void cancel(void *user)
 static void ring(void)
 {
     const attn_params p = causal();
+    attn_params tiled;
     const attn_gradients g = wanted();
     const attn_dilated_branch branch = { 0 };
     attn_dilated d = { 0 };
@@ -318,6 +319,11 @@ static void ring(void)
     OK(attn_dilated_ring_workspace_size(&p, &d, &r, &bytes));
     HOLDS(strcmp(attn_dilated_ring_check(&p, &d, &r, MEMORY, WHY), "ok") == 0);
     OK(attn_dilated_ring_forward(&p, &d, &r, workspace, bytes));
+    tiled = p;
+    tiled.impl = ATTN_IMPL_TILED;
+    OK(attn_dilated_ring_backward_workspace_size(&tiled, &d, &g, &r, &bytes));
+    HOLDS(strcmp(attn_dilated_ring_backward_check(&tiled, &d, &g, &r, MEMORY, WHY), "ok") == 0);
+    OK(attn_dilated_ring_backward(&tiled, &d, &g, &r, workspace, bytes));
 }
 
 int main(void)

@@ -56,13 +56,15 @@ static void run_cases(tally *n, int kind, int rounds)
     }
 }
 
-/* Dilated attention, whose messages differ in length from rank to rank. */
+/* Dilated attention, whose messages differ in length from rank to rank, in turns with its gradients. */
 static void run_dilated(tally *n, int rounds)
 {
     for (int i = 0; i < rounds; i++) {
+        const uint64_t seed = n->seed + (uint64_t)i;
         dilated_rank_problem x;
         dilated_rank_outcome out = { "one process failed", { 0 } };
-        if (dilated_rank_make(&x, n->seed + (uint64_t)i, n->t->size))
+        if (i % 2 ? dilated_rank_make_gradients(&x, seed, n->t->size)
+                  : dilated_rank_make(&x, seed, n->t->size))
             dilated_rank_run(&x.c, n->t, &out);
         n->cases++;
         n->failed += out.why[0] != '\0';
@@ -126,7 +128,7 @@ int main(int argc, char **argv)
     run_cases(&n, RING_ALIGNED, n.t->size == 2 ? 24 : 12);
     run_cases(&n, RING_SMALL, n.t->size < 3 ? 48 : 24);
     run_cases(&n, RING_MIXED, 4);
-    run_dilated(&n, 24);
+    run_dilated(&n, 48);
     run_faults(&n, 0);
     if (n.t->size < 4)
         run_faults(&n, 1);

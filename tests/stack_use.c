@@ -343,6 +343,25 @@ static void run_ring(void)
     in_workspace(&p, &g, &ring);
 }
 
+static void branches_in_workspace(const attn_params *p, const attn_dilated *d,
+                                  const attn_gradients *g, const attn_ring *ring)
+{
+    size_t bytes = 0;
+    void *room;
+    if (g ? attn_dilated_ring_backward_workspace_size(p, d, g, ring, &bytes)
+          : attn_dilated_ring_workspace_size(p, d, ring, &bytes))
+        abort();
+    room = malloc(bytes);
+    if (g)
+        attn_dilated_ring_backward_check(p, d, g, ring, room, bytes, text, sizeof text);
+    else
+        attn_dilated_ring_check(p, d, ring, room, bytes, text, sizeof text);
+    if (g ? attn_dilated_ring_backward(p, d, g, ring, room, bytes)
+          : attn_dilated_ring_forward(p, d, ring, room, bytes))
+        abort();
+    free(room);
+}
+
 static void run_dilated_ring(void)
 {
     static const attn_transport echo = { 2,          0,        NULL,        echo_agree,
@@ -350,9 +369,8 @@ static void run_dilated_ring(void)
     static attn_dilated_branch branches[2];
     static attn_dilated d;
     static attn_params p;
+    static attn_gradients g;
     static attn_ring ring;
-    size_t bytes;
-    void *room;
     if (params.batch != 1 || params.impl == ATTN_IMPL_NAIVE)
         return;
     p = params;
@@ -363,13 +381,14 @@ static void run_dilated_ring(void)
     d.branches = branches;
     ring.transport = &echo;
     ring.shard = 10;
-    if (attn_dilated_ring_workspace_size(&p, &d, &ring, &bytes) != ATTN_OK)
-        abort();
-    room = malloc(bytes);
-    attn_dilated_ring_check(&p, &d, &ring, room, bytes, text, sizeof text);
-    if (attn_dilated_ring_forward(&p, &d, &ring, room, bytes) != ATTN_OK)
-        abort();
-    free(room);
+    branches_in_workspace(&p, &d, NULL, &ring);
+    p.impl = ATTN_IMPL_TILED;
+    p.lse.data = everything[LSE];
+    g.dout.data = everything[0];
+    g.dq.data = everything[DQ];
+    g.dk.data = everything[DK];
+    g.dv.data = everything[DV];
+    branches_in_workspace(&p, &d, &g, &ring);
 }
 
 static void *start(void *call)

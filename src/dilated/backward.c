@@ -74,7 +74,7 @@ OWN_FRAME static attn_status outline_backward(const attn_params *p, const attn_d
 static void plan_sum_grads(const attn_dilated *d, const outline *out, const attn_gradients *g,
                            dilated_layout *lay)
 {
-    const int64_t rows = times(out->group, out->rows), keys = out->positions;
+    const int64_t rows = times(out->group, out->rows), keys = out->keys;
     const int64_t mean_rows = d->merge == ATTN_DILATED_MEAN ? rows : 0;
     const int64_t floats[3] = { times(rows, out->dim), times(keys, out->dim),
                                 times(keys, out->dim_v) };
@@ -257,23 +257,33 @@ static void add_dq(dilated_slot *w, const call_row *at)
 
 static void add_keys_of(dilated_slot *w, int which)
 {
+    const int64_t from = w->at.first - w->run->begin;
     int64_t e, j, row = 0;
     for (e = 0; e < w->at.count; e++)
         for (j = 0; j < w->at.keys; j++)
-            add_row(w, which, w->at.first + e * w->l.segment + j * w->l.dilation, row++);
+            add_row(w, which, from + e * w->l.segment + j * w->l.dilation, row++);
 }
 
-/* ask_gradients_of asks for the gradients of a call whose results are there. */
-OWN_FRAME static void ask_gradients_of(dilated_slot *w)
+/* ask_for asks for gradients `first` to `last` of a call, as far as the caller wants them. */
+static void ask_for(dilated_slot *w, int first, int last)
 {
-    const dilated_layout *lay = &w->run->lay;
-    const attn_gradients *g = &w->run->g;
     attn_output *const to[] = { &w->g.dq, &w->g.dk, &w->g.dv };
     int which;
     memset(&w->g, 0, sizeof w->g);
-    w->g.gemms = g->gemms;
+    w->g.gemms = w->run->g.gemms;
+    for (which = first; which <= last; which++)
+        if (grad_of(&w->run->g, which)->data)
+            to[which]->data = SLOT_FLOATS(w, w->run->lay.part_grads[which]);
+    /* All calls take one set, as the largest call then needs most memory. */
+    w->p.kernels = w->asked->kernels;
+}
+
+/* view_results gives the call what its gradients need of the caller's rows. */
+static void view_results(dilated_slot *w)
+{
+    const attn_gradients *g = &w->run->g;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
-        w->g.dout.data = SLOT_FLOATS(w, lay->dout);
+        w->g.dout.data = SLOT_FLOATS(w, w->run->lay.dout);
     } else {
         w->g.dout = view_rows(w, &g->dout);
         w->g.dlse = view_rows(w, &g->dlse);
@@ -281,35 +291,43 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
         w->p.lse = view_output(w, &w->asked->lse);
         w->p.stats = view_output(w, &w->asked->stats);
     }
-    for (which = GRAD_Q; which < GRADS; which++)
-        if (grad_of(g, which)->data)
-            to[which]->data = SLOT_FLOATS(w, lay->part_grads[which]);
-    /* All calls take one set, as the largest call then needs most memory. */
-    w->p.kernels = w->asked->kernels;
+}
+
+/* run_gradients runs the call and adds what was asked for. */
+static void run_gradients(dilated_slot *w)
+{
+    int which;
+    if (!w->status)
+        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
+    if (w->g.dq.data)
+        each_row(w, add_dq);
+    for (which = GRAD_K; which < GRADS; which++)
+        if (grad_of(&w->g, which)->data)
+            add_keys_of(w, which);
 }
 
 static void backward_call(dilated_slot *w)
 {
-    const attn_gradients *g = &w->run->g;
-    int which;
     open_call(w);
     if (w->run->d.merge == ATTN_DILATED_MEAN)
         prepare_mean(w);
-    ask_gradients_of(w);
-    if (!w->status)
-        w->status = attn_backward(&w->p, &w->g, w->inner, (size_t)w->run->lay.inner_bytes);
-    if (g->dq.data)
-        each_row(w, add_dq);
-    for (which = GRAD_K; which < GRADS; which++)
-        if (grad_of(g, which)->data)
-            add_keys_of(w, which);
+    ask_for(w, GRAD_Q, GRAD_V);
+    view_results(w);
+    run_gradients(w);
 }
 
 /* ---- an item */
 
+/* first_of gives the position of the first row, or key, whose gradients an item gives. */
+static int64_t first_of(const dilated_slot *w, int which)
+{
+    return which == GRAD_Q ? w->from : w->run->begin;
+}
+
 static void clear_grad(const dilated_slot *w, int which)
 {
-    const int64_t rows = which == GRAD_Q ? w->run->c.pr.group * w->s.q_len : w->s.kv_len;
+    const int64_t heads = which == GRAD_Q ? w->run->c.pr.group : 1;
+    const int64_t rows = heads * max64(0, w->to - first_of(w, which));
     if (grad_of(&w->run->g, which)->data)
         memset(SLOT_FLOATS(w, w->run->lay.sum_grads[which]), 0,
                (size_t)(rows * grad_dim(w, which)) * sizeof(float));
@@ -321,24 +339,29 @@ static void store_grad(const dilated_slot *w, int which)
     const attn_output *to = grad_of(&w->run->g, which);
     const int by_q = which == GRAD_Q;
     const int64_t heads = by_q ? w->run->c.pr.group : 1, n = grad_dim(w, which);
-    const int64_t first = by_q ? w->s.q_row : w->s.kv_row, rows = by_q ? w->s.q_len : w->s.kv_len;
+    const int64_t before = by_q ? w->s.q_row - w->before : w->s.kv_row;
     float *sum = SLOT_FLOATS(w, w->run->lay.sum_grads[which]);
     int64_t h, i;
     for (h = w->kv_head * heads; to->data && h < (w->kv_head + 1) * heads; h++)
-        for (i = first; i < first + rows; i++, sum += n)
-            store_results(w, to, ROW_AT(*to, &w->s, h, i), sum, n);
+        for (i = first_of(w, which); i < w->to; i++, sum += n)
+            store_results(w, to, ROW_AT(*to, &w->s, h, before + i), sum, n);
 }
 
-static void backward_item(const call *c, char *base, int64_t index)
+static void gradients_item(const call *c, char *base, int64_t index, void (*take)(dilated_slot *w))
 {
     dilated_slot *w = open_slot(c, base, index);
     int n, which;
     for (which = GRAD_Q; which < GRADS; which++)
         clear_grad(w, which);
     for (n = 0; n < w->run->d.num_branches && w->run->calls; n++)
-        each_call(w, n, backward_call);
+        each_call(w, n, take);
     for (which = GRAD_Q; which < GRADS; which++)
         store_grad(w, which);
+}
+
+static void backward_item(const call *c, char *base, int64_t index)
+{
+    gradients_item(c, base, index, backward_call);
 }
 
 /* run_sinks computes dsinks, a sum over rows that no key enters, in the slot of the first

@@ -77,7 +77,7 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->s.kv_row -= w->run->begin;
     w->before = w->s.kv_len - w->s.q_len;
     w->from = max64(w->before, w->run->begin);
-    w->to = min64(w->s.kv_len, w->run->end);
+    w->to = max64(w->from, min64(w->s.kv_len, w->run->end));
     if (w->asked->causal)
         w->s.kv_len = w->to; /* No row sees what follows. */
     return w;
@@ -184,16 +184,14 @@ static void view_modifiers(dilated_slot *w)
     w->p.alibi_slopes = w->asked->alibi_slopes ? w->slopes : NULL;
 }
 
-/* open_call makes w->p the call, except where results go. */
-static void open_call(dilated_slot *w)
+/* open_pairs makes w->p the call, except for tensors. */
+static void open_pairs(dilated_slot *w)
 {
     attn_params *p = &w->p;
     *p = *w->asked;
     strip_call(p);
     set_sizes(p, w->at.count, w->of.heads, w->at.rows, w->at.keys);
     clear_lengths(p);
-    p->q = view_rows(w, &w->asked->q);
-    w->run->open_keys(w);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
     view_modifiers(w);
@@ -202,6 +200,14 @@ static void open_call(dilated_slot *w)
     w->offset = (int32_t)w->at.row0; /* There is one segment then. */
     p->alignment = ATTN_ALIGN_OFFSET;
     p->q_offset = &w->offset;
+}
+
+/* open_call makes w->p the call, except where results go. */
+static void open_call(dilated_slot *w)
+{
+    open_pairs(w);
+    w->p.q = view_rows(w, &w->asked->q);
+    w->run->open_keys(w);
 }
 
 static void run_call(dilated_slot *w)

@@ -124,6 +124,7 @@ static attn_status check_index_length(const attn_dilated *d, int64_t positions, 
 typedef struct outline {
     int64_t batch, heads, group, dim, dim_v;
     int64_t rows, positions; /* These are those of the longest sequence. */
+    int64_t keys;            /* keys counts those whose gradients a run gives. */
     int64_t workers;
     /* Without kernels that are asked for these are the best for the rows. */
     const attn_kernels *kernels;
@@ -160,7 +161,7 @@ static void fill_outline(const problem *pr, outline *out)
     out->dim = pr->p.head_dim;
     out->dim_v = pr->p.head_dim_v;
     out->rows = pr->max_q_len;
-    out->positions = pr->max_kv_len;
+    out->positions = out->keys = pr->max_kv_len;
     out->workers = pr->p.num_workers;
     out->kernels = pr->p.kernels;
     out->empty = pr->p.batch == 0 || pr->p.seq_len_q == 0;

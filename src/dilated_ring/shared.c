@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: MIT
  *
  * A rank has one range of positions. So at most two segments of a lattice reach beyond it: the one in
- * which it begins, and the one in which it ends. The runs of a rank are its keys in these two.
+ * which it begins, and the one in which it ends. The runs of a rank are its keys in these two. For
+ * gradients rows travel, too: then the runs are its rows, and the ranks that need them are those with
+ * keys that the rows see.
  */
 #pragma once
 
@@ -17,6 +19,7 @@ typedef struct dilated_cut {
     ring_cut cuts;
     ring_shape shape;
     int rank;
+    int by_rows; /* Nonzero means that rows travel to the keys, and 0 that keys travel to the rows. */
     int64_t heads_kv, group;
 } dilated_cut;
 
@@ -50,14 +53,15 @@ static int outer_segments(const lattice *l, int64_t begin, int64_t end, int64_t 
     return at[0] == at[1] ? 1 : 2;
 }
 
-/* shared_segments gives what a rank's rows see of the segments that reach beyond it, in a sequence of
- * `positions`, and returns how many there are. */
+/* shared_segments gives what a rank needs of the segments that reach beyond it, in a sequence of
+ * `positions`, and returns how many there are: the keys that its rows see, or the rows that see its
+ * keys. Of rows it needs its own, too, wherever others share the segment. */
 static int shared_segments(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
                            attn_ring_range shared[2])
 {
     const attn_ring_range own = range_of(c, rank);
     const int64_t end = min64(own.begin + own.count, positions);
-    const int64_t seen = c->p->causal ? end : positions;
+    const int64_t seen = c->p->causal && !c->by_rows ? end : positions;
     int64_t at[2];
     const int outer = outer_segments(l, own.begin, end, at);
     int i, count = 0;
@@ -65,42 +69,49 @@ static int shared_segments(const dilated_cut *c, int rank, const lattice *l, int
         const int64_t stop = min64(at[i] + l->segment, seen);
         if (at[i] >= own.begin && stop <= end)
             continue;
-        shared[count].begin = at[i];
-        shared[count++].count = stop - at[i];
+        shared[count].begin = c->p->causal && c->by_rows ? max64(at[i], own.begin) : at[i];
+        shared[count].count = stop - shared[count].begin;
+        count++;
     }
     return count;
 }
 
-/* shared_number finds which shared segment of a rank begins at `begin` and has position x, -1 if none
- * does. */
+/* shared_number finds the shared segment of which a rank needs position x, and what it needs of it. It
+ * returns -1 if there is none. */
 static int shared_number(const dilated_cut *c, int rank, const lattice *l, int64_t positions,
-                         int64_t begin, int64_t x)
+                         int64_t x, attn_ring_range *needed)
 {
     attn_ring_range shared[2];
     int i = shared_segments(c, rank, l, positions, shared);
-    while (--i >= 0 && (shared[i].begin != begin || x >= begin + shared[i].count))
-        continue;
+    while (--i >= 0) {
+        *needed = shared[i];
+        if (x >= needed->begin && x < needed->begin + needed->count)
+            return i;
+    }
     return i;
 }
 
-/* A shared_run is keys of one rank in one segment, of a kv head and a class of its query heads. */
+/* A shared_run is keys, or rows, of one rank in one segment, of a kv head and a class of its query
+ * heads. */
 typedef struct shared_run {
     int n;
     int64_t b, kv_head, class;
+    head_class of; /* These are the heads of the tensors that travel. */
     int64_t position,
         dilation;       /* position is that of the first key, dilation the step to the next. */
     int64_t key, count; /* The first key has number `key` in the segment. */
-    int number; /* number is that of the segment among those that this rank shares, or -1. */
-    int hops;   /* hops counts the ranks to the furthest one that needs the keys. */
+    int number;    /* number is that of the segment among those that this rank shares, or -1. */
+    int64_t place; /* place counts the keys that this rank has before them in the panel. */
+    int hops;      /* hops counts the ranks to the furthest one that needs the keys. */
 } shared_run;
 
-/* hops_of returns -1 if no rank needs keys of `source` in the segment at `begin`. */
-static int hops_of(const dilated_cut *c, int source, const lattice *l, int64_t positions,
-                   int64_t begin, int64_t x)
+/* hops_of returns -1 if no rank needs position x of `source`. */
+static int hops_of(const dilated_cut *c, int source, const lattice *l, int64_t positions, int64_t x)
 {
+    attn_ring_range needed;
     int hops = c->cuts.ranks - 1;
     while (hops >= 0 &&
-           shared_number(c, (source + hops) % c->cuts.ranks, l, positions, begin, x) < 0)
+           shared_number(c, (source + hops) % c->cuts.ranks, l, positions, x, &needed) < 0)
         hops--;
     return hops;
 }
@@ -114,6 +125,7 @@ static void runs_of_class(const dilated_cut *c, int source, const lattice *l, sh
     const attn_ring_range own = range_of(c, source);
     const int64_t positions = sequence_of(c->p, run->b).kv_len;
     const int64_t end = min64(own.begin + own.count, positions);
+    attn_ring_range needed;
     int64_t at[2];
     const int outer = outer_segments(l, own.begin, end, at);
     int i;
@@ -123,8 +135,9 @@ static void runs_of_class(const dilated_cut *c, int source, const lattice *l, sh
         run->count = taken(l, to - at[i]) - run->key;
         run->position = at[i] + l->first + run->key * l->dilation;
         run->dilation = l->dilation;
-        run->hops = hops_of(c, source, l, positions, at[i], from);
-        run->number = shared_number(c, c->rank, l, positions, at[i], from);
+        run->hops = hops_of(c, source, l, positions, from);
+        run->number = shared_number(c, c->rank, l, positions, from, &needed);
+        run->place = run->number < 0 ? 0 : run->key - taken(l, needed.begin - at[i]);
         if (run->count && run->hops >= 0)
             take(arg, run);
     }
@@ -138,10 +151,12 @@ static void each_run(const dilated_cut *c, int source, take_run take, void *arg)
         for (run.kv_head = 0; run.kv_head < c->heads_kv; run.kv_head++)
             for (run.n = 0; run.n < c->d->num_branches; run.n++) {
                 const attn_dilated_branch *branch = &c->d->branches[run.n];
+                const head_class of_keys = { run.kv_head, 1, 1 };
                 head_class of;
                 for (run.class = 0; class_of(branch, c->group, run.kv_head, run.class, &of);
                      run.class ++) {
                     const lattice l = lattice_of(branch, of.head, sequence_of(c->p, run.b).kv_len);
+                    run.of = c->by_rows ? of : of_keys;
                     runs_of_class(c, source, &l, &run, take, arg);
                 }
             }
