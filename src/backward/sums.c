@@ -12,7 +12,8 @@ static float *element_of(const desk *w, int64_t i, int64_t j)
 {
     const attn_sum_axes *a = w->axes;
     return a->data + w->seq.b * a->stride[ATTN_AXIS_BATCH] + w->head * a->stride[ATTN_AXIS_HEAD] +
-           i * a->stride[ATTN_AXIS_ROW] + (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
+           (i - w->pr->p.part.row_begin) * a->stride[ATTN_AXIS_ROW] +
+           (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
 }
 
 /* d logit / d slope is minus the distance. */
@@ -104,6 +105,13 @@ static void write_row_sums(const desk *w)
         float *to = element_of(w, 0, 0);
         *to = *to + chunk;
     }
+}
+
+/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
+static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
+{
+    if (part->keys)
+        take_part_of(part->key_begin, part->key_count, from, to);
 }
 
 /* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN

@@ -119,7 +119,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     size_t work;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
-    plan_ring(p, g != NULL, ring, work, &c->pl);
+    plan_ring(p, g, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;
     c->stats = stats;
@@ -153,8 +153,9 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int g
     status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
-        status = agree_on_call(ring->transport, &stats,
-                               call_hash(p, gradients, ring, ring->transport->size));
+        status = agree_on_call(
+            ring->transport, &stats,
+            mix_sums(call_hash(p, gradients, ring, ring->transport->size), p, g));
     if (!status) {
         c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);

@@ -145,9 +145,6 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
 {
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (g->dbias.data || g->dsinks || g->dslopes)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
     if (ring->gather)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
                          " has no gradients: the same layout without it does");
