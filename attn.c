@@ -3264,7 +3264,8 @@ static const call_field call_fields[] = {
       .instead = "0 is raw, 1 is softcap, 2 is bias, 3 is softmax" },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
-    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+    { GRID(logits.data, F_F32, ONE_CALL | BY_PART | BY_RING, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN,
+           AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
     { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
       .output = OUTPUT_RESULT, .instead = "attn_forward keeps it beside the sums of whole rows" },
@@ -4333,6 +4334,13 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
+static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
+{
+    if (part->keys)
+        take_part_of(part->key_begin, part->key_count, from, to);
+}
+
 /* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
 static void narrow_to_part(const attn_part *part, sequence *s)
 {
@@ -4415,7 +4423,7 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 {
     call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
-        p->logits.num_rows = p->seq_len_q;
+        p->logits.num_rows = rows_held(p);
     x = axes_of_call(p);
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
@@ -5888,9 +5896,9 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->integer && !storages[p->k.dtype].unpack)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
                          " needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+    if ((p->partial || p->part.keys) && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+                         " (probabilities) needs all keys: not possible with partial or part.keys");
     if (p->partial && (has_insight(p) || p->insight.mass))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
                          " is set: raw states hold no insight");
@@ -6095,9 +6103,9 @@ static attn_status check_outputs(const attn_params *p, text *why)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],
                              " must be a row from 0 to seq_len_q - 1");
-    if (p->logits.data && !p->logits.rows && p->logits.num_rows > p->seq_len_q)
+    if (p->logits.data && !p->logits.rows && p->logits.num_rows > rows_held(p))
         return bad_field(why, ATTN_ERR_ARG, "logits.num_rows", p->logits.num_rows,
-                         " exceeds seq_len_q, and logits.rows is NULL");
+                         " exceeds the rows of the call or part, and logits.rows is NULL");
     return ATTN_OK;
 }
 
@@ -7269,7 +7277,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->choice = c;
     l->head = choice->head0 + head;
     l->i = choice->list ? choice->list[c] : c;
-    l->used = l->i < t->s.q_len;
+    l->used = l->i >= t->s.row_from && l->i < t->s.row_to;
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
@@ -10037,19 +10045,26 @@ static void normaliser(tile *t, float *m, float *inverse)
     give_state(t, root);
 }
 
+/* Without a list the first row chosen is the first that is held. */
+static int64_t first_choice(const attn_params *p)
+{
+    return p->logits.rows ? 0 : p->part.row_begin;
+}
+
 static float *logits_row(const tile *t, const lane *at)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
-    return p->logits.data + row * p->seq_len_kv;
+    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows;
+    return p->logits.data + (row + at->choice - first_choice(p)) * p->seq_len_kv;
 }
 
-/* fill_outside fills columns outside the sequence. */
+/* fill_outside fills columns outside the sequence, those of the keys that are held. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
-    int64_t column;
-    for (column = 0; column < t->pr->p.seq_len_kv; column++)
+    int64_t column = 0, end = t->pr->p.seq_len_kv;
+    narrow_columns(&t->pr->p.part, &column, &end);
+    for (; column < end; column++)
         if (column < t->s.column || column >= t->s.column + t->s.kv_len)
             row[column] = value;
 }
@@ -10090,9 +10105,10 @@ static void logits_item(const call *c, char *slot, int64_t index)
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
     const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const int64_t first = first_choice(p);
     const row_choice choice = { head % p->num_heads_kv * group, group,
-                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
-                                p->logits.rows };
+                                first * group + index % c->pl.logits_tiles * rows,
+                                first + p->logits.num_rows, p->logits.rows };
     tile *t = open_tile(c, slot, 0);
     float *m = t->lane_values + rows, *inverse = m + rows;
     int64_t j0;
@@ -10106,8 +10122,8 @@ static void logits_item(const call *c, char *slot, int64_t index)
     for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
-    for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
-        const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
+    for (j0 = t->s.key_from; j0 < t->s.key_to; j0 += c->pl.keys) {
+        const int n = (int)min64(c->pl.keys, t->s.key_to - j0);
         stage_tile(t, p->logits.stage, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
@@ -15286,13 +15302,6 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
-static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
-{
-    if (part->keys)
-        take_part_of(part->key_begin, part->key_count, from, to);
-}
-
 /* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
  * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],
@@ -19686,6 +19695,18 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
     return ATTN_OK;
 }
 
+/* check_ring_logits wants what the parts of a ring can give. */
+static attn_status check_ring_logits(const attn_params *p, const attn_ring *ring, text *why)
+{
+    if (p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX && !ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys at once: set ring.gather");
+    if (p->logits.data && p->seq_len_kv > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
+                         " must be below 2^31 where a ring gives logits");
+    return ATTN_OK;
+}
+
 /* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
 static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
                                const attn_ring *ring, text *why)
@@ -19693,9 +19714,9 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
-    return status;
+    if (status)
+        return status;
+    return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -19706,6 +19727,8 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
     local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
+    if (local->logits.stage == ATTN_LOGITS_SOFTMAX) /* The parts of the call may have all keys. */
+        local->logits.stage = ATTN_LOGITS_BIAS;
     if (ring->fetch)
         local->k.data = local->v.data = &not_read;
 }
@@ -19756,7 +19779,7 @@ typedef struct ring_plan {
      * all entries. */
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
-    int64_t buffer[2], states, gathered;
+    int64_t buffer[2], states, gathered, logit_rows;
     int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t sink_floats, slope_floats, sum_floats;
     int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
@@ -19850,6 +19873,8 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
+    attn_status status;
+    size_t need;
     int r;
     part.part.rows = 1;
     part.part.row_count = share_of(c, rank).longest;
@@ -19858,7 +19883,18 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
         part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
-    return attn_workspace_size(&part, bytes);
+    part.logits.data = NULL;
+    status = attn_workspace_size(&part, bytes);
+    if (status || !p->logits.data)
+        return status;
+    part.partial = 0;
+    part.o.data = part.lse.data = part.stats.data = NULL;
+    part.logits = p->logits;
+    if (!part.logits.rows)
+        part.logits.num_rows = min64(part.logits.num_rows, part.part.row_count);
+    status = attn_workspace_size(&part, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
 }
 
 /* Every part gives dq, dk and dv, in f32. */
@@ -19903,6 +19939,7 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    part.logits.data = NULL;
     status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
@@ -19922,9 +19959,10 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     return status;
 }
 
-static void plan_ring_forward(ring_plan *pl)
+static void plan_ring_forward(const attn_params *p, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int lists_rows = p->logits.data && !p->logits.rows;
     pl->rows = times(s->entries_q, pl->length);
     pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
     pl->slots = states_at_once(&pl->cuts, pl->rank);
@@ -19935,6 +19973,7 @@ static void plan_ring_forward(ring_plan *pl)
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
     pl->gathered =
         place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
 /* bias_of_rows gives the packed axes of dbias of `rows` rows. */
@@ -20023,7 +20062,7 @@ static void plan_ring(const attn_params *p, const attn_gradients *g, const attn_
     if (g)
         plan_ring_backward(p, g, pl);
     else
-        plan_ring_forward(pl);
+        plan_ring_forward(p, pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
@@ -20387,6 +20426,58 @@ static int has_pairs(ring_call *c)
     return pairs > 0;
 }
 
+/* src/ring/logits.c - logits of this rank's rows, written as keys come.
+ *
+ * A part of rows and keys writes its own elements of the caller's array (attn_logits).
+ */
+
+/* choose_rows names the rows of this rank where the caller lists none. */
+static void choose_rows(ring_call *c)
+{
+    const attn_logits *asked = &c->own.logits;
+    int32_t *list = (int32_t *)(void *)(c->base + c->pl.logit_rows);
+    ring_walk w = { 0 };
+    int64_t i;
+    if (!asked->data || asked->rows)
+        return;
+    c->p.logits.rows = list;
+    if (!asked->num_rows)
+        c->p.logits.num_rows = c->pl.length;
+    while (next_range(&c->pl.cuts, c->pl.rank, &w))
+        for (i = 0; i < w.range.count; i++)
+            list[w.at + i] = (int32_t)(w.range.begin + i);
+}
+
+/* logits_of_part writes those of this rank's rows and the keys of the part, also where masks leave no
+ * pair. */
+static attn_status logits_of_part(ring_call *c)
+{
+    attn_params *p = &c->p;
+    attn_status status = ATTN_OK;
+    ring_walk rows = { 0 };
+    p->partial = 0;
+    p->logits.data = c->own.logits.data;
+    while (p->logits.data && !status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
+        p->o.data = p->lse.data = p->stats.data = NULL;
+        status = attn_forward(p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+    }
+    p->partial = 1;
+    p->logits.data = NULL;
+    return status;
+}
+
+static attn_status logits_of_shard(ring_call *c, const ring_shard *shard)
+{
+    attn_status status = ATTN_OK;
+    ring_walk keys = { 0 };
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys)) {
+        set_part_keys(c, shard, keys.at, keys.range.begin, keys.range.begin + keys.range.count);
+        status = logits_of_part(c);
+    }
+    return status;
+}
+
 /* src/ring/forward.c - the ring, forward: states merge along the tree as keys arrive.
  *
  * A slot is the raw states of all rows of this rank, range by range.
@@ -20519,7 +20610,7 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     ring_walk keys = { 0 };
     while (!status && next_range(&c->pl.cuts, shard->source, &keys))
         status = compute_range(c, shard, &keys);
-    return status;
+    return status ? status : logits_of_shard(c, shard);
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
@@ -20558,7 +20649,7 @@ static attn_status compute_gathered(ring_call *c)
     set_all_keys(c);
     status = compute_rows(c, &slot);
     add_entry(c, root, slot);
-    return status;
+    return status ? status : logits_of_part(c);
 }
 
 static ring_message forward_message(const ring_call *c, int step)
@@ -21067,6 +21158,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
     c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
+    c->p.logits.data = NULL;        /* Calls of their own give logits. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
@@ -21074,6 +21166,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
         c->entries = (ring_entry *)(void *)(base + c->pl.entries);
+        choose_rows(c);
     }
     stats->canonical = !g && is_canonical(&c->pl.cuts);
     return c;

@@ -561,11 +561,14 @@ typedef enum attn_logits_stage {
 /* An attn_logits asks for logits or probabilities of chosen rows: f32, packed [batch, num_heads_q,
  * num_rows, seq_len_kv]. Columns are the caller's (kv_begin[b] + j), and columns outside the
  * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
- * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
+ * cu_seqlens the columns of each sequence start at 0, and rows count within it. Parts of a call fill one
+ * array: p.part leaves rows that it does not hold untouched, and a part of the keys writes its own columns,
+ * at every stage but SOFTMAX. */
 typedef struct attn_logits {
     int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows if rows is NULL */
-    const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
+    int64_t num_rows; /* chosen rows; 0 means all rows held (seq_len_q without p.part) if rows is NULL */
+    /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... from the first row held on. */
+    const int32_t *rows;
     float *data;         /* NULL turns this output off */
 } attn_logits;
 
@@ -648,8 +651,8 @@ typedef struct attn_state {
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
- * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
- * impl naive. */
+ * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows or impl
+ * naive. */
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
@@ -2102,8 +2105,13 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part,
  *   insight or impl naive; AUTO runs tiled.
+ * Logits. p.logits gives a rank the logits of its rows against all keys, with the bits of one process.
+ *   p.logits.rows counts rows of the whole sequence; ranks may list different ones, and those of other
+ *   ranks are left untouched. Without a list p.logits.data has the rank's rows: [batch, num_heads_q,
+ *   length, seq_len_kv]. Probabilities (stage SOFTMAX) need ring.gather. Logits are written as keys come,
+ *   so after a failure they hold what had come; gradients do not look at them.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
@@ -2132,7 +2140,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and the outputs are untouched on all of them.
+ *   transport) is returned by all of them, and the outputs but logits are untouched on all of
+ *   them.
  *   ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
  *   sinks, slopes, in which input arrays are given or in which of dbias, dsinks and dslopes they ask
  *   for, all of them return ATTN_ERR_ARG. Only a rank without a usable transport returns alone.

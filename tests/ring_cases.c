@@ -318,6 +318,28 @@ static void choose_wanted(ring_case *c)
         c->wanted[n] = all || !sums || count == 0;
 }
 
+/* Logits of some rows, or of all of few; probabilities where a ring can give them. */
+static void choose_logits(ring_case *c)
+{
+    attn_params *p = &c->p;
+    const int listed = !is_small(c) || chance(c, 50);
+    int64_t rows = listed ? pick(c, 1, 5) : p->seq_len_q;
+    if (p->seq_len_q == 0 || !chance(c, 30))
+        return;
+    p->logits.stage = (int)pick(c, ATTN_LOGITS_RAW,
+                                c->ring.gather ? ATTN_LOGITS_SOFTMAX : ATTN_LOGITS_BIAS);
+    if (listed) {
+        int32_t *list = take(c, rows * 4);
+        for (int64_t i = 0; i < rows; i++)
+            list[i] = (int32_t)pick(c, 0, p->seq_len_q - 1);
+        p->logits.rows = list;
+        p->logits.num_rows = rows;
+    }
+    rows *= p->batch * p->num_heads_q * p->seq_len_kv;
+    p->logits.data = take(c, rows * 4);
+    memset(p->logits.data, 0x7f, (size_t)rows * 4);
+}
+
 static int64_t dim_v_of(const attn_params *p)
 {
     return p->head_dim_v != 0 ? p->head_dim_v : p->head_dim;
@@ -397,6 +419,7 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
     }
     c->sums = (int)pick(c, SUMS_LSE, SUMS_BOTH);
     choose_wanted(c);
+    choose_logits(c);
     make_tensors(c);
     c->spread = (int)pick(c, 0, 2);
     c->forgets = (int)pick(c, 0, 2);
@@ -445,6 +468,8 @@ typedef struct share {
     int64_t range_count, length;
     local_tensor q, k, v, o, lse, stats, dout, dlse, dq, dk, dv;
     local_sum sum[ORACLE_GRADIENTS]; /* of ORACLE_DBIAS on */
+    float *logits;                   /* of the rows listed, or of this rank's */
+    int64_t logits_rows;
     ring_outcome *out;
 } share;
 
@@ -505,6 +530,21 @@ static void make_sum(share *s, int which)
     if (t->data == NULL)
         exit(2);
     memset(t->data, 0x7f, t->bytes);
+}
+
+static int64_t logits_count(const share *s)
+{
+    return s->c->p.batch * s->c->p.num_heads_q * s->logits_rows * s->c->p.seq_len_kv;
+}
+
+static void make_logits(share *s)
+{
+    const attn_logits *l = &s->c->p.logits;
+    s->logits_rows = l->rows != NULL ? l->num_rows : s->length;
+    s->logits = malloc((size_t)logits_count(s) * 4 + 1);
+    if (s->logits == NULL)
+        exit(2);
+    memset(s->logits, 0x7f, (size_t)logits_count(s) * 4 + 1);
 }
 
 static unsigned char *local_at(const local_tensor *t, int64_t b, int64_t h, int64_t x)
@@ -577,6 +617,7 @@ static void open_share(share *s)
     make_local(s, &s->dv, s->c->g.dv.dtype, hkv, dv);
     for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++)
         make_sum(s, n);
+    make_logits(s);
     each_position(s, copy_inputs);
 }
 
@@ -588,6 +629,7 @@ static void close_share(share *s)
         free(all[i]->data);
     for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++)
         free(s->sum[n].data);
+    free(s->logits);
     free(s);
 }
 
@@ -724,6 +766,8 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
     if (g.dlse.data != NULL)
         g.dlse = as_input(s, &s->dlse);
     ask_gradients(s, &g);
+    if (p.logits.data != NULL)
+        p.logits.data = s->logits;
     if (s->c->forgets != 0)
         strides_forget(&p, &g, (s->c->forgets + s->t->rank) % 2, s->length, s->length);
     fetching.s = s;
@@ -966,6 +1010,33 @@ static void check_fault(share *s, const ring_fault *fault, attn_status status,
              0);
 }
 
+static int holds(const share *s, int64_t at)
+{
+    int held = 0;
+    for (int64_t r = 0; r < s->range_count; r++)
+        held |= at >= s->ranges[r].begin && at < s->ranges[r].begin + s->ranges[r].count;
+    return held;
+}
+
+/* Logits of this rank's rows have the bits of one process; others are not written. */
+static void check_logits(share *s)
+{
+    const attn_params *p = &s->c->p;
+    const attn_logits *l = &p->logits;
+    const size_t bytes = (size_t)p->seq_len_kv * 4;
+    const int64_t whole = l->rows != NULL ? l->num_rows : p->seq_len_q;
+    for (int64_t h = 0; l->data != NULL && h < p->batch * p->num_heads_q; h++)
+        for (int64_t r = 0; r < s->logits_rows; r++) {
+            const int64_t at = l->rows != NULL ? l->rows[r] : position_of(s, r);
+            const float *row = s->logits + (h * s->logits_rows + r) * p->seq_len_kv;
+            const float *one = l->data + (h * whole + (l->rows != NULL ? r : at)) * p->seq_len_kv;
+            if (holds(s, at) ? memcmp(row, one, bytes) != 0 : !is_painted(row, bytes))
+                tell(s, "logits", -1, h, at, l->stage);
+        }
+    if (!is_painted((char *)s->logits + logits_count(s) * 4, 1))
+        tell(s, "a byte behind the logits", -1, -1, -1, -1);
+}
+
 static void check_forward(share *s)
 {
     attn_ring_info info;
@@ -977,6 +1048,7 @@ static void check_forward(share *s)
         tell(s, "attn_ring_describe tells otherwise", -1, -1, -1, -1);
     if (s->c->kind == RING_ALIGNED && !info.canonical)
         tell(s, "an aligned layout is not canonical", -1, -1, -1, -1);
+    check_logits(s);
     if (info.canonical)
         each_position(s, same_bits);
     each_position(s, near_oracle);

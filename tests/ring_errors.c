@@ -155,8 +155,6 @@ static const row rows[] = {
         p.partial, TO_INT, 1, BOTH, UNSUPPORTED,
         "partial (1) is set, but a ring of ranks does not take it: it works with finished rows") },
     { ROW(p.insight.top, TO_INT, 3, BOTH, UNSUPPORTED, "insight.top (3)") },
-    { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
-          "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },
     { ROW(p.k.dtype, TO_INT, 3, BACKWARD, UNSUPPORTED,
           "k.dtype (3) is set, but attn_backward does not take it: 0 is f32, 1 is f16") },
@@ -710,6 +708,38 @@ static void ranks_disagree_about_sums(void)
         }
 }
 
+/* Logits that a ring cannot give. */
+static void wrong_logits(void)
+{
+    static float logits[LENGTH * LENGTH];
+    static const int32_t chosen[] = { 4, LENGTH };
+    for (int way = 0; way < 4; way++) {
+        whole_call c;
+        if (!begin_case("logits of a ring, %d", way))
+            continue;
+        make_right(&c);
+        c.ring.transport = &c.t;
+        c.p.logits.data = way == 3 ? out.o : logits;
+        if (way == 0) {
+            c.p.logits.stage = ATTN_LOGITS_SOFTMAX;
+            expect(&c, 0, 0, ATTN_ERR_UNSUPPORTED,
+                   "logits.stage (3) (probabilities) needs all keys at once: set ring.gather");
+            expect_ok(&c, 1); /* Gradients do not look at logits. */
+            c.ring.gather = 1;
+            expect_ok(&c, 0);
+        } else if (way == 1) {
+            c.p.logits.num_rows = LENGTH;
+            expect(&c, 0, 1, ATTN_ERR_ARG, "logits.num_rows (9) exceeds the rows of the call");
+        } else if (way == 2) {
+            c.p.logits.rows = chosen;
+            c.p.logits.num_rows = 2;
+            expect(&c, 0, 1, ATTN_ERR_ARG, "logits.rows[1] (9) must be a row from 0");
+        } else {
+            expect(&c, 0, 1, ATTN_ERR_ARG, "o overlaps logits.data");
+        }
+    }
+}
+
 void test_ring_errors(void)
 {
     for (int i = 0; i < 7; i++)
@@ -724,6 +754,7 @@ void test_ring_errors(void)
     failing_transport();
     ranks_disagree();
     wrong_sums();
+    wrong_logits();
     ranks_disagree_about_sums();
     wild_key_base();
     empty_rank();

@@ -20,8 +20,13 @@
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part,
  *   insight or impl naive; AUTO runs tiled.
+ * Logits. p.logits gives a rank the logits of its rows against all keys, with the bits of one process.
+ *   p.logits.rows counts rows of the whole sequence; ranks may list different ones, and those of other
+ *   ranks are left untouched. Without a list p.logits.data has the rank's rows: [batch, num_heads_q,
+ *   length, seq_len_kv]. Probabilities (stage SOFTMAX) need ring.gather. Logits are written as keys come,
+ *   so after a failure they hold what had come; gradients do not look at them.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
@@ -50,7 +55,8 @@
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and the outputs are untouched on all of them.
+ *   transport) is returned by all of them, and the outputs but logits are untouched on all of
+ *   them.
  *   ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
  *   sinks, slopes, in which input arrays are given or in which of dbias, dsinks and dslopes they ask
  *   for, all of them return ATTN_ERR_ARG. Only a rank without a usable transport returns alone.

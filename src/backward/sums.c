@@ -107,13 +107,6 @@ static void write_row_sums(const desk *w)
     }
 }
 
-/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
-static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
-{
-    if (part->keys)
-        take_part_of(part->key_begin, part->key_count, from, to);
-}
-
 /* store_elements visits the elements of an item, to set them to +0 and, at the end, to make NaN
  * canonical. */
 static void store_elements(const attn_sum_axes *a, const int64_t from[4], const int64_t to[4],

@@ -31,7 +31,7 @@ typedef struct ring_plan {
      * all entries. */
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
-    int64_t buffer[2], states, gathered;
+    int64_t buffer[2], states, gathered, logit_rows;
     int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t sink_floats, slope_floats, sum_floats;
     int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
@@ -125,6 +125,8 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
+    attn_status status;
+    size_t need;
     int r;
     part.part.rows = 1;
     part.part.row_count = share_of(c, rank).longest;
@@ -133,7 +135,18 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
         part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
-    return attn_workspace_size(&part, bytes);
+    part.logits.data = NULL;
+    status = attn_workspace_size(&part, bytes);
+    if (status || !p->logits.data)
+        return status;
+    part.partial = 0;
+    part.o.data = part.lse.data = part.stats.data = NULL;
+    part.logits = p->logits;
+    if (!part.logits.rows)
+        part.logits.num_rows = min64(part.logits.num_rows, part.part.row_count);
+    status = attn_workspace_size(&part, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
 }
 
 /* Every part gives dq, dk and dv, in f32. */
@@ -178,6 +191,7 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    part.logits.data = NULL;
     status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
@@ -197,9 +211,10 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     return status;
 }
 
-static void plan_ring_forward(ring_plan *pl)
+static void plan_ring_forward(const attn_params *p, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int lists_rows = p->logits.data && !p->logits.rows;
     pl->rows = times(s->entries_q, pl->length);
     pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
     pl->slots = states_at_once(&pl->cuts, pl->rank);
@@ -210,6 +225,7 @@ static void plan_ring_forward(ring_plan *pl)
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
     pl->gathered =
         place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
 /* bias_of_rows gives the packed axes of dbias of `rows` rows. */
@@ -298,7 +314,7 @@ static void plan_ring(const attn_params *p, const attn_gradients *g, const attn_
     if (g)
         plan_ring_backward(p, g, pl);
     else
-        plan_ring_forward(pl);
+        plan_ring_forward(p, pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }

@@ -127,6 +127,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
     c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
+    c->p.logits.data = NULL;        /* Calls of their own give logits. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
@@ -134,6 +135,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
         c->entries = (ring_entry *)(void *)(base + c->pl.entries);
+        choose_rows(c);
     }
     stats->canonical = !g && is_canonical(&c->pl.cuts);
     return c;
