@@ -565,11 +565,12 @@ typedef enum attn_logits_stage {
  * array: p.part leaves rows that it does not hold untouched, and a part of the keys writes its own columns,
  * at every stage but SOFTMAX. */
 typedef struct attn_logits {
-    int stage;           /* attn_logits_stage */
-    int64_t num_rows; /* chosen rows; 0 means all rows held (seq_len_q without p.part) if rows is NULL */
+    int stage; /* attn_logits_stage */
+    int64_t
+        num_rows; /* chosen rows; 0 means all rows held (seq_len_q without p.part) if rows is NULL */
     /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... from the first row held on. */
     const int32_t *rows;
-    float *data;         /* NULL turns this output off */
+    float *data; /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_insight asks what rows look at, in the pass that computes them. All arrays are packed; rows are

@@ -76,8 +76,7 @@ static void own_logits(const test_problem *t, int64_t begin, int64_t rows)
     if (!run_logits(t, &logits, begin, rows, -1, 0))
         return;
     for (int64_t h = 0; h < heads; h++)
-        wrong += memcmp(logits.data + h * rows * n,
-                        p->logits.data + (h * p->seq_len_q + begin) * n,
+        wrong += memcmp(logits.data + h * rows * n, p->logits.data + (h * p->seq_len_q + begin) * n,
                         (size_t)(rows * n) * sizeof(float)) != 0;
     CHECK(wrong == 0, "logits of rows %lld to %lld", (long long)begin, (long long)(begin + rows));
 }

@@ -326,8 +326,8 @@ static void choose_logits(ring_case *c)
     int64_t rows = listed ? pick(c, 1, 5) : p->seq_len_q;
     if (p->seq_len_q == 0 || !chance(c, 30))
         return;
-    p->logits.stage = (int)pick(c, ATTN_LOGITS_RAW,
-                                c->ring.gather ? ATTN_LOGITS_SOFTMAX : ATTN_LOGITS_BIAS);
+    p->logits.stage =
+        (int)pick(c, ATTN_LOGITS_RAW, c->ring.gather ? ATTN_LOGITS_SOFTMAX : ATTN_LOGITS_BIAS);
     if (listed) {
         int32_t *list = take(c, rows * 4);
         for (int64_t i = 0; i < rows; i++)

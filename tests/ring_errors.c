@@ -200,8 +200,7 @@ static const row rows[] = {
     { ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7") },
     { ROW(g.dbias.data, TO_DATA, 0, BACKWARD, ARG, "dbias is asked for, but bias.data is NULL") },
     { ROW(g.dsinks, TO_DATA, 0, BACKWARD, ARG, "dsinks is asked for, but sinks is NULL") },
-    { ROW(g.dslopes, TO_DATA, 0, BACKWARD, ARG,
-          "dslopes is asked for, but alibi_slopes is NULL") },
+    { ROW(g.dslopes, TO_DATA, 0, BACKWARD, ARG, "dslopes is asked for, but alibi_slopes is NULL") },
     { ROW(p.skip.dropped, TO_DATA, 0, BOTH, UNSUPPORTED,
           "skip.dropped is set, but a ring of ranks does not take it") },
 };
@@ -689,8 +688,7 @@ static void quarrel_about_sums(void *arg, const attn_transport *t)
         c.g.dslopes = NULL;
     if (t->rank == q->rank && q->field == 3)
         c.p.bias.stride_q = ATTN_STRIDE_BROADCAST;
-    q->status[t->rank] =
-        attn_ring_backward(&c.p, &c.g, &c.ring, rooms[t->rank], sizeof rooms[0]);
+    q->status[t->rank] = attn_ring_backward(&c.p, &c.g, &c.ring, rooms[t->rank], sizeof rooms[0]);
 }
 
 /* Ranks must ask for the same sums. */

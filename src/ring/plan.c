@@ -35,7 +35,8 @@ typedef struct ring_plan {
     int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
     int64_t sink_floats, slope_floats, sum_floats;
     int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
-    attn_sum_axes bias;    /* bias has the axes of dbias on this rank, and no data if none is wanted. */
+    attn_sum_axes
+        bias; /* bias has the axes of dbias on this rank, and no data if none is wanted. */
     int64_t sums, arrived, part_sums, part_bias;
     int64_t work, work_bytes, bytes;
 } ring_plan;
@@ -267,10 +268,9 @@ static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *
     pl->shared_floats = pl->bias.kept[ATTN_AXIS_ROW] ? floats : pl->sum_floats;
     pl->sums = place(&pl->bytes, pl->sum_floats, sizeof(float));
     pl->arrived = place(&pl->bytes, pl->shared_floats, sizeof(float));
-    pl->part_sums =
-        place(&pl->bytes, max64(pl->sink_floats, pl->slope_floats), sizeof(float));
-    pl->part_bias = place(&pl->bytes, keeps_pairs(&of_part) ? 0 : floats_of_bias(&of_part),
-                          sizeof(float));
+    pl->part_sums = place(&pl->bytes, max64(pl->sink_floats, pl->slope_floats), sizeof(float));
+    pl->part_bias =
+        place(&pl->bytes, keeps_pairs(&of_part) ? 0 : floats_of_bias(&of_part), sizeof(float));
 }
 
 static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)

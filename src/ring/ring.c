@@ -155,9 +155,9 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int g
     status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
-        status = agree_on_call(
-            ring->transport, &stats,
-            mix_sums(call_hash(p, gradients, ring, ring->transport->size), p, g));
+        status =
+            agree_on_call(ring->transport, &stats,
+                          mix_sums(call_hash(p, gradients, ring, ring->transport->size), p, g));
     if (!status) {
         c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);
