@@ -3276,7 +3276,8 @@ static const call_field call_fields[] = {
       .instead = "0 is raw, 1 is softcap, 2 is bias, 3 is softmax" },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
-    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+    { GRID(logits.data, F_F32, ONE_CALL | BY_PART | BY_RING, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN,
+           AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
     { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
       .output = OUTPUT_RESULT, .instead = "attn_forward keeps it beside the sums of whole rows" },
@@ -4345,6 +4346,13 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
+static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
+{
+    if (part->keys)
+        take_part_of(part->key_begin, part->key_count, from, to);
+}
+
 /* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
 static void narrow_to_part(const attn_part *part, sequence *s)
 {
@@ -4427,7 +4435,7 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 {
     call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
-        p->logits.num_rows = p->seq_len_q;
+        p->logits.num_rows = rows_held(p);
     x = axes_of_call(p);
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }
@@ -5900,9 +5908,9 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->integer && !storages[p->k.dtype].unpack)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
                          " needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+    if ((p->partial || p->part.keys) && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+                         " (probabilities) needs all keys: not possible with partial or part.keys");
     if (p->partial && (has_insight(p) || p->insight.mass))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
                          " is set: raw states hold no insight");
@@ -6107,9 +6115,9 @@ static attn_status check_outputs(const attn_params *p, text *why)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],
                              " must be a row from 0 to seq_len_q - 1");
-    if (p->logits.data && !p->logits.rows && p->logits.num_rows > p->seq_len_q)
+    if (p->logits.data && !p->logits.rows && p->logits.num_rows > rows_held(p))
         return bad_field(why, ATTN_ERR_ARG, "logits.num_rows", p->logits.num_rows,
-                         " exceeds seq_len_q, and logits.rows is NULL");
+                         " exceeds the rows of the call or part, and logits.rows is NULL");
     return ATTN_OK;
 }
 
@@ -7281,7 +7289,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->choice = c;
     l->head = choice->head0 + head;
     l->i = choice->list ? choice->list[c] : c;
-    l->used = l->i < t->s.q_len;
+    l->used = l->i >= t->s.row_from && l->i < t->s.row_to;
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);
@@ -10049,19 +10057,26 @@ static void normaliser(tile *t, float *m, float *inverse)
     give_state(t, root);
 }
 
+/* Without a list the first row chosen is the first that is held. */
+static int64_t first_choice(const attn_params *p)
+{
+    return p->logits.rows ? 0 : p->part.row_begin;
+}
+
 static float *logits_row(const tile *t, const lane *at)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
-    return p->logits.data + row * p->seq_len_kv;
+    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows;
+    return p->logits.data + (row + at->choice - first_choice(p)) * p->seq_len_kv;
 }
 
-/* fill_outside fills columns outside the sequence. */
+/* fill_outside fills columns outside the sequence, those of the keys that are held. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
-    int64_t column;
-    for (column = 0; column < t->pr->p.seq_len_kv; column++)
+    int64_t column = 0, end = t->pr->p.seq_len_kv;
+    narrow_columns(&t->pr->p.part, &column, &end);
+    for (; column < end; column++)
         if (column < t->s.column || column >= t->s.column + t->s.kv_len)
             row[column] = value;
 }
@@ -10102,9 +10117,10 @@ static void logits_item(const call *c, char *slot, int64_t index)
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
     const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const int64_t first = first_choice(p);
     const row_choice choice = { head % p->num_heads_kv * group, group,
-                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
-                                p->logits.rows };
+                                first * group + index % c->pl.logits_tiles * rows,
+                                first + p->logits.num_rows, p->logits.rows };
     tile *t = open_tile(c, slot, 0);
     float *m = t->lane_values + rows, *inverse = m + rows;
     int64_t j0;
@@ -10118,8 +10134,8 @@ static void logits_item(const call *c, char *slot, int64_t index)
     for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
-    for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
-        const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
+    for (j0 = t->s.key_from; j0 < t->s.key_to; j0 += c->pl.keys) {
+        const int n = (int)min64(c->pl.keys, t->s.key_to - j0);
         stage_tile(t, p->logits.stage, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)
@@ -14456,6 +14472,7 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
     settle_strides(4, a->count, a->stride);
 }
 
+/* The bias of a part is that of the whole call; its gradient has the rows that are held. */
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
@@ -14463,7 +14480,7 @@ static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d
                                    p->bias.stride_kv };
     attn_sum_axes a = { .data = d->data,
                         .count = { p->batch, p->num_heads_q,
-                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_q, p->batch, rows_held(p)),
                                    longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
     int axis;
     for (axis = 0; axis < 4; axis++)
@@ -14588,15 +14605,6 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
     if (g->dslopes && !p->alibi_slopes)
         return bad(why, ATTN_ERR_ARG, "dslopes is asked for, but alibi_slopes is NULL");
     return check_bias_strides(d, why);
-}
-
-static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
-{
-    if ((p->part.rows || p->part.keys) && g->dbias.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
-    if (p->part.keys && g->dsinks)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
 }
 
 /* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
@@ -15211,7 +15219,8 @@ static float *element_of(const desk *w, int64_t i, int64_t j)
 {
     const attn_sum_axes *a = w->axes;
     return a->data + w->seq.b * a->stride[ATTN_AXIS_BATCH] + w->head * a->stride[ATTN_AXIS_HEAD] +
-           i * a->stride[ATTN_AXIS_ROW] + (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
+           (i - w->pr->p.part.row_begin) * a->stride[ATTN_AXIS_ROW] +
+           (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
 }
 
 /* d logit / d slope is minus the distance. */
@@ -15587,9 +15596,12 @@ static void write_keys(desk *w, int64_t from, int64_t to)
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
-    const int64_t from[4] = { w->seq.b, a->head0, a->i0, 0 };
-    const int64_t to[4] = { w->seq.b + 1, a->head1, min64(a->bias_end, bias->count[ATTN_AXIS_ROW]),
-                            bias->count[ATTN_AXIS_KEY] };
+    const attn_part *part = &w->pr->p.part;
+    int64_t from[4] = { w->seq.b, a->head0, max64(0, a->i0 - part->row_begin), 0 };
+    int64_t to[4] = { w->seq.b + 1, a->head1,
+                      min64(a->bias_end - part->row_begin, bias->count[ATTN_AXIS_ROW]),
+                      bias->count[ATTN_AXIS_KEY] };
+    narrow_columns(part, &from[3], &to[3]);
     store_elements(bias, from, to, first);
 }
 
@@ -15803,8 +15815,13 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 {
     const attn_params *p = &c->pr.p;
     desk *w = open_desk(c, slot);
+    const int64_t row_begin = a->kept[ATTN_AXIS_ROW] ? p->part.row_begin : 0;
     int64_t from[4], to[4], b;
     take_axis(a, ATTN_AXIS_KEY, INT64_MAX, w->lay->item_keys, &index, &from[3], &to[3]);
+    if (a->kept[ATTN_AXIS_KEY])
+        narrow_columns(&p->part, &from[3], &to[3]);
+    if (from[3] == to[3])
+        return;
     take_axis(a, ATTN_AXIS_ROW, INT64_MAX, w->lay->item_rows, &index, &from[2], &to[2]);
     take_axis(a, ATTN_AXIS_HEAD, p->num_heads_q, 1, &index, &from[1], &to[1]);
     take_axis(a, ATTN_AXIS_BATCH, p->batch, 1, &index, &from[0], &to[0]);
@@ -15816,8 +15833,8 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
         w->seq = sequence_of(p, b);
         j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
-        sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
-              j1);
+        sweep(w, from[1], to[1], max64(from[2] + row_begin, w->seq.row_from),
+              min64(to[2], w->seq.row_to - row_begin) + row_begin, j0, j1);
     }
     store_elements(a, from, to, 0);
 }
@@ -16179,7 +16196,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
     /* If this fails, nothing that is set helps. */
-    status = p ? check_unsupported(p, g, why) : ATTN_OK;
+    status = p ? refuse_fields(p, BY_GRADIENTS, "attn_backward", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)
@@ -19712,14 +19729,23 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
 {
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (g->dbias.data || g->dsinks || g->dslopes)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
     if (ring->gather)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
                          " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
+    return ATTN_OK;
+}
+
+/* check_ring_logits wants what the parts of a ring can give. */
+static attn_status check_ring_logits(const attn_params *p, const attn_ring *ring, text *why)
+{
+    if (p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX && !ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys at once: set ring.gather");
+    if (p->logits.data && p->seq_len_kv > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
+                         " must be below 2^31 where a ring gives logits");
     return ATTN_OK;
 }
 
@@ -19730,9 +19756,9 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
-    return status;
+    if (status)
+        return status;
+    return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -19743,6 +19769,8 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
     local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
+    if (local->logits.stage == ATTN_LOGITS_SOFTMAX) /* The parts of the call may have all keys. */
+        local->logits.stage = ATTN_LOGITS_BIAS;
     if (ring->fetch)
         local->k.data = local->v.data = &not_read;
 }
@@ -19768,6 +19796,10 @@ OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn
 /* src/ring/plan.c - the plan of a rank: a pure function of parameters, layout and rank.
  *
  *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
+ *
+ * Sums over rows, that is dsinks, dslopes and dbias, lie one behind the other. The ranks add up what is
+ * a sum over all rows, which is the first part of them: a bias with rows comes last, and has a gradient
+ * of this rank's rows.
  */
 
 /* A ring_shape holds sizes of one position of a shard. */
@@ -19789,8 +19821,13 @@ typedef struct ring_plan {
      * all entries. */
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
-    int64_t buffer[2], states, gathered;
+    int64_t buffer[2], states, gathered, logit_rows;
     int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
+    int64_t sink_floats, slope_floats, sum_floats;
+    int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
+    attn_sum_axes
+        bias; /* bias has the axes of dbias on this rank, and no data if none is wanted. */
+    int64_t sums, arrived, part_sums, part_bias;
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
@@ -19812,6 +19849,16 @@ typedef struct ring_call {
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
+
+static float *floats_at(const ring_call *c, int64_t offset)
+{
+    return (float *)(void *)(c->base + offset);
+}
+
+static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
+{
+    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
+}
 
 #define RING_HEAD aligned((int64_t)sizeof(ring_call))
 
@@ -19869,6 +19916,8 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
+    attn_status status;
+    size_t need;
     int r;
     part.part.rows = 1;
     part.part.row_count = share_of(c, rank).longest;
@@ -19877,10 +19926,21 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
         part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
-    return attn_workspace_size(&part, bytes);
+    part.logits.data = NULL;
+    status = attn_workspace_size(&part, bytes);
+    if (status || !p->logits.data)
+        return status;
+    part.partial = 0;
+    part.o.data = part.lse.data = part.stats.data = NULL;
+    part.logits = p->logits;
+    if (!part.logits.rows)
+        part.logits.num_rows = min64(part.logits.num_rows, part.part.row_count);
+    status = attn_workspace_size(&part, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
 }
 
-/* Every part gives all three gradients, in f32. */
+/* Every part gives dq, dk and dv, in f32. */
 static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g, size_t *bytes)
 {
     attn_gradients all;
@@ -19890,6 +19950,9 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
+    all.dbias = g->dbias;
+    all.dsinks = g->dsinks;
+    all.dslopes = g->dslopes;
     all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
@@ -19919,12 +19982,15 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    part.logits.data = NULL;
     status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
         int rank = 0;
         part.part.row_begin = rows.range.begin;
         part.part.row_count = rows.range.count;
+        part.part.key_begin = part.part.key_count = 0; /* dsinks come from a part of no keys. */
+        status = gradients_bytes(&part, g, bytes);
         while (!status && next_keys(c, &rank, &keys, &part.part)) {
             if (!lengths && part.part.row_count == row_count && part.part.key_count == key_count)
                 continue;
@@ -19936,9 +20002,10 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     return status;
 }
 
-static void plan_ring_forward(ring_plan *pl)
+static void plan_ring_forward(const attn_params *p, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int lists_rows = p->logits.data && !p->logits.rows;
     pl->rows = times(s->entries_q, pl->length);
     pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
     pl->slots = states_at_once(&pl->cuts, pl->rank);
@@ -19949,9 +20016,54 @@ static void plan_ring_forward(ring_plan *pl)
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
     pl->gathered =
         place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
-static void plan_ring_backward(ring_plan *pl)
+/* bias_of_rows gives the packed axes of dbias of `rows` rows. */
+static attn_sum_axes bias_of_rows(const attn_params *p, const attn_gradients *g, int64_t rows)
+{
+    static const ptrdiff_t packed[4] = { 0, 0, 0, 0 };
+    const ptrdiff_t of_bias[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                   p->bias.stride_kv };
+    attn_sum_axes a = { .data = g->dbias.data,
+                        .count = { p->batch, p->num_heads_q, rows, p->seq_len_kv } };
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        a.kept[axis] = of_bias[axis] != ATTN_STRIDE_BROADCAST;
+    pack_axes(&a, packed);
+    return a;
+}
+
+static int64_t floats_of_bias(const attn_sum_axes *a)
+{
+    return a->data ? times(times(a->count[0], a->count[1]), times(a->count[2], a->count[3])) : 0;
+}
+
+/* keeps_pairs tells whether an element of dbias sums no rows and no keys, so that one part has all of it. */
+static int keeps_pairs(const attn_sum_axes *bias)
+{
+    return bias->kept[ATTN_AXIS_ROW] && bias->kept[ATTN_AXIS_KEY];
+}
+
+static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *pl)
+{
+    const int64_t sets = p->alibi_stride == ATTN_STRIDE_BROADCAST ? 1 : p->batch;
+    const attn_sum_axes of_part = bias_of_rows(p, g, pl->row_range);
+    int64_t floats;
+    pl->sink_floats = g->dsinks ? p->num_heads_q : 0;
+    pl->slope_floats = g->dslopes ? times(sets, p->num_heads_q) : 0;
+    pl->bias = bias_of_rows(p, g, pl->length);
+    floats = plus(pl->sink_floats, pl->slope_floats);
+    pl->sum_floats = plus(floats, floats_of_bias(&pl->bias));
+    pl->shared_floats = pl->bias.kept[ATTN_AXIS_ROW] ? floats : pl->sum_floats;
+    pl->sums = place(&pl->bytes, pl->sum_floats, sizeof(float));
+    pl->arrived = place(&pl->bytes, pl->shared_floats, sizeof(float));
+    pl->part_sums = place(&pl->bytes, max64(pl->sink_floats, pl->slope_floats), sizeof(float));
+    pl->part_bias =
+        place(&pl->bytes, keeps_pairs(&of_part) ? 0 : floats_of_bias(&of_part), sizeof(float));
+}
+
+static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
     const int64_t gift = gift_floats(s, pl->longest);
@@ -19965,6 +20077,7 @@ static void plan_ring_backward(ring_plan *pl)
     pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
     pl->part_dv =
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+    plan_sums(p, g, pl);
 }
 
 /* size_of_parts sizes the workspace of the parts. */
@@ -19978,8 +20091,8 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
 }
 
 /* plan_ring gives the parts `work` bytes. */
-static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
-                      ring_plan *pl)
+static void plan_ring(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
+                      size_t work, ring_plan *pl)
 {
     memset(pl, 0, sizeof *pl);
     pl->rank = ring->transport->rank;
@@ -19988,19 +20101,19 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     plan_lengths(pl);
     pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
     pl->bytes = RING_HEAD;
-    if (gradients)
-        plan_ring_backward(pl);
+    if (g)
+        plan_ring_backward(p, g, pl);
     else
-        plan_ring_forward(pl);
+        plan_ring_forward(p, pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
-OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
-                                       size_t work)
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, const attn_gradients *g,
+                                       const attn_ring *ring, size_t work)
 {
     ring_plan pl;
-    plan_ring(p, gradients, ring, work, &pl);
+    plan_ring(p, g, ring, work, &pl);
     return pl.bytes;
 }
 
@@ -20010,7 +20123,7 @@ static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, con
 {
     size_t work;
     const attn_status status = size_of_parts(p, g, ring, &work);
-    *bytes = status ? 0 : planned_bytes(p, g != NULL, ring, work);
+    *bytes = status ? 0 : planned_bytes(p, g, ring, work);
     return !status && *bytes >= ADDRESS_LIMIT ? ATTN_ERR_OVERFLOW : status;
 }
 
@@ -20140,6 +20253,22 @@ OWN_FRAME static uint32_t call_hash(const attn_params *p, int gradients, const a
         if (f->takers & BY_RANKS && IS_ARRAY(f) && field_data(f, p))
             hash = mix_array(hash, f, p, &x);
     }
+    return hash;
+}
+
+/* mix_sums adds which sums over rows a call has, and of what size. */
+OWN_FRAME static uint32_t mix_sums(uint32_t hash, const attn_params *p, const attn_gradients *g)
+{
+    ring_plan pl;
+    int axis;
+    memset(&pl, 0, sizeof pl);
+    if (!g)
+        return hash;
+    plan_sums(p, g, &pl);
+    hash = mix_in(hash, pl.sink_floats);
+    hash = mix_in(hash, pl.slope_floats);
+    for (axis = 0; axis < 4; axis++)
+        hash = mix_in(hash, g->dbias.data ? pl.bias.kept[axis] : -1);
     return hash;
 }
 
@@ -20339,6 +20468,58 @@ static int has_pairs(ring_call *c)
     return pairs > 0;
 }
 
+/* src/ring/logits.c - logits of this rank's rows, written as keys come.
+ *
+ * A part of rows and keys writes its own elements of the caller's array (attn_logits).
+ */
+
+/* choose_rows names the rows of this rank where the caller lists none. */
+static void choose_rows(ring_call *c)
+{
+    const attn_logits *asked = &c->own.logits;
+    int32_t *list = (int32_t *)(void *)(c->base + c->pl.logit_rows);
+    ring_walk w = { 0 };
+    int64_t i;
+    if (!asked->data || asked->rows)
+        return;
+    c->p.logits.rows = list;
+    if (!asked->num_rows)
+        c->p.logits.num_rows = c->pl.length;
+    while (next_range(&c->pl.cuts, c->pl.rank, &w))
+        for (i = 0; i < w.range.count; i++)
+            list[w.at + i] = (int32_t)(w.range.begin + i);
+}
+
+/* logits_of_part writes those of this rank's rows and the keys of the part, also where masks leave no
+ * pair. */
+static attn_status logits_of_part(ring_call *c)
+{
+    attn_params *p = &c->p;
+    attn_status status = ATTN_OK;
+    ring_walk rows = { 0 };
+    p->partial = 0;
+    p->logits.data = c->own.logits.data;
+    while (p->logits.data && !status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
+        p->o.data = p->lse.data = p->stats.data = NULL;
+        status = attn_forward(p, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+    }
+    p->partial = 1;
+    p->logits.data = NULL;
+    return status;
+}
+
+static attn_status logits_of_shard(ring_call *c, const ring_shard *shard)
+{
+    attn_status status = ATTN_OK;
+    ring_walk keys = { 0 };
+    while (!status && next_range(&c->pl.cuts, shard->source, &keys)) {
+        set_part_keys(c, shard, keys.at, keys.range.begin, keys.range.begin + keys.range.count);
+        status = logits_of_part(c);
+    }
+    return status;
+}
+
 /* src/ring/forward.c - the ring, forward: states merge along the tree as keys arrive.
  *
  * A slot is the raw states of all rows of this rank, range by range.
@@ -20471,7 +20652,7 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     ring_walk keys = { 0 };
     while (!status && next_range(&c->pl.cuts, shard->source, &keys))
         status = compute_range(c, shard, &keys);
-    return status;
+    return status ? status : logits_of_shard(c, shard);
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
@@ -20510,7 +20691,7 @@ static attn_status compute_gathered(ring_call *c)
     set_all_keys(c);
     status = compute_rows(c, &slot);
     add_entry(c, root, slot);
-    return status;
+    return status ? status : logits_of_part(c);
 }
 
 static ring_message forward_message(const ring_call *c, int step)
@@ -20568,6 +20749,155 @@ OWN_FRAME static attn_status ring_attention(ring_call *c)
     return status ? status : write_outputs(c);
 }
 
+/* src/ring/sums.c - gradients that are sums over rows: dsinks and dslopes, and dbias with or without rows.
+ *
+ * Each rank adds up its own parts, in their order. Then the sums over the rows of all ranks go round the
+ * ring twice: rank r adds its own to those of ranks 0 to r - 1, and the last rank's are everybody's. So
+ * all ranks have one set of bits, and no sum depends on which others are asked for.
+ */
+
+static float *sinks_of(const ring_call *c)
+{
+    return floats_at(c, c->pl.sums);
+}
+
+static float *slopes_of(const ring_call *c)
+{
+    return sinks_of(c) + c->pl.sink_floats;
+}
+
+/* bias_of gives dbias of this rank's rows. */
+static attn_sum_axes bias_of(const ring_call *c)
+{
+    attn_sum_axes a = c->pl.bias;
+    a.data = a.data ? slopes_of(c) + c->pl.slope_floats : NULL;
+    return a;
+}
+
+/* add_bias adds columns j0 to j1-1 of an array to those of one that may have more rows, from row `row`
+ * on. */
+static void add_bias(const attn_sum_axes *to, const attn_sum_axes *from, int64_t row, int64_t j0,
+                     int64_t j1)
+{
+    int64_t b, h, i, j;
+    for (b = 0; b < from->count[0]; b++)
+        for (h = 0; h < from->count[1]; h++)
+            for (i = 0; i < from->count[2]; i++)
+                for (j = j0; j < j1; j++) {
+                    float *x = to->data + b * to->stride[0] + h * to->stride[1] +
+                               (row + i) * to->stride[2] + j * to->stride[3];
+                    *x = *x + from->data[b * from->stride[0] + h * from->stride[1] +
+                                         i * from->stride[2] + j * from->stride[3]];
+                }
+}
+
+/* axes_of_part tells where dbias of a part goes: to its place if it sums nothing with another part. */
+static attn_sum_axes axes_of_part(const ring_call *c, const ring_walk *rows)
+{
+    static const ptrdiff_t packed[4] = { 0, 0, 0, 0 };
+    attn_sum_axes a = bias_of(c);
+    if (a.kept[ATTN_AXIS_ROW])
+        a.count[ATTN_AXIS_ROW] = rows->range.count;
+    if (!a.data || keeps_pairs(&a)) {
+        a.data = a.data ? a.data + rows->at * a.stride[ATTN_AXIS_ROW] : NULL;
+        return a;
+    }
+    a.data = floats_at(c, c->pl.part_bias);
+    pack_axes(&a, packed);
+    return a;
+}
+
+/* set_part_sums sends sums of a part to arrays of its own. */
+static void set_part_sums(ring_call *c, const ring_walk *rows)
+{
+    const attn_sum_axes a = axes_of_part(c, rows);
+    const attn_bias_gradient d = { a.stride[0], a.stride[1], a.stride[2], a.stride[3], a.data };
+    c->g.dbias = d;
+    c->g.dsinks = NULL;
+    c->g.dslopes = c->own_g.dslopes ? floats_at(c, c->pl.part_sums) : NULL;
+}
+
+static void add_part_sums(ring_call *c, const ring_walk *rows)
+{
+    const attn_sum_axes to = bias_of(c), from = axes_of_part(c, rows);
+    const attn_part *part = &c->p.part;
+    const int keys = from.kept[ATTN_AXIS_KEY];
+    add_floats(slopes_of(c), floats_at(c, c->pl.part_sums), c->pl.slope_floats);
+    if (from.data && !keeps_pairs(&from))
+        add_bias(&to, &from, from.kept[ATTN_AXIS_ROW] ? rows->at : 0, keys ? part->key_begin : 0,
+                 keys ? part->key_begin + part->key_count : 1);
+}
+
+/* take_sinks takes dsinks of this rank's rows, from parts of no keys. */
+static attn_status take_sinks(ring_call *c)
+{
+    const ring_shard none = { c->pl.rank, 0, c->base + c->pl.buffer[0] };
+    attn_gradients g;
+    attn_status status = ATTN_OK;
+    ring_walk rows = { 0 };
+    memset(&g, 0, sizeof g);
+    g.dsinks = c->own_g.dsinks ? floats_at(c, c->pl.part_sums) : NULL;
+    g.score_derivative = c->g.score_derivative;
+    set_part_keys(c, &none, 0, 0, 0);
+    while (!status && g.dsinks && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
+        set_part_rows(c, &rows);
+        g.dout = c->g.dout;
+        g.dlse = c->g.dlse;
+        status = attn_backward(&c->p, &g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
+        add_floats(sinks_of(c), g.dsinks, c->pl.sink_floats);
+    }
+    return status;
+}
+
+/* add_up_sums gives every rank the sums over the rows of all ranks, and returns what the ranks agree on.
+ * Message t goes on from rank t mod the number of ranks. */
+static attn_status add_up_sums(ring_call *c, attn_status status)
+{
+    const int ranks = c->pl.cuts.ranks, rank = c->pl.rank;
+    const int64_t floats = c->pl.shared_floats, bytes = floats * (int64_t)sizeof(float);
+    float *own = sinks_of(c), *arrived = floats_at(c, c->pl.arrived);
+    int t;
+    for (t = 0; floats && t < 2 * (ranks - 1); t++) {
+        const int receives = rank == (t + 1) % ranks;
+        const ring_message m = { (const char *)own, (char *)arrived, rank == t % ranks ? bytes : 0,
+                                 receives ? bytes : 0 };
+        status = begin_exchange(c->t, c->stats, &m, status);
+        if (status)
+            return status;
+        status = end_exchange(c->t, c->stats, status);
+        if (receives && !status && t < ranks - 1)
+            add_floats(own, arrived, floats);
+        else if (receives && !status)
+            memcpy(own, arrived, (size_t)bytes);
+    }
+    return agree_on_status(c->t, c->stats, status);
+}
+
+static void write_floats(float *to, const float *from, int64_t count)
+{
+    int64_t i;
+    for (i = 0; i < count; i++)
+        to[i] = is_nan(from[i]) ? float_of(CANONICAL_NAN) : from[i];
+}
+
+static void give_sums(const ring_call *c)
+{
+    static const int64_t begin[4] = { 0, 0, 0, 0 };
+    const attn_bias_gradient *d = &c->own_g.dbias;
+    const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
+    const attn_sum_axes from = bias_of(c);
+    attn_sum_axes to = from;
+    write_floats(c->own_g.dsinks, sinks_of(c), c->pl.sink_floats);
+    write_floats(c->own_g.dslopes, slopes_of(c), c->pl.slope_floats);
+    if (!from.data)
+        return;
+    to.data = d->data;
+    pack_axes(&to, given);
+    store_elements(&to, begin, to.count, 1);
+    add_bias(&to, &from, 0, 0, to.count[ATTN_AXIS_KEY]);
+    store_elements(&to, begin, to.count, 0);
+}
+
 /* src/ring/backward.c - the ring, backward: keys and values travel, and their gradients travel behind them.
  *
  * Message t holds the keys and values of step t, up to the last that a rank lacks, and behind them the
@@ -20606,16 +20936,6 @@ static void add_rows(float *to, int64_t length, int64_t at, const float *from, i
         add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
 }
 
-static float *floats_at(const ring_call *c, int64_t offset)
-{
-    return (float *)(void *)(c->base + offset);
-}
-
-static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
-{
-    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
-}
-
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
  * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
@@ -20643,12 +20963,14 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
         if (!has_pairs(c))
             continue;
         set_part_gradients(c);
+        set_part_sums(c, &rows);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
         add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
                  rows.range.count, s->entries_q, s->dim);
         add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
         add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
                  s->entries_kv, s->dim_v);
+        add_part_sums(c, &rows);
     }
     return status;
 }
@@ -20730,6 +21052,9 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
     attn_status status = load_own(c);
     int t;
     zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
+    zeros_at(c, c->pl.sums, c->pl.sum_floats);
+    if (!status)
+        status = take_sinks(c);
     for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
@@ -20744,10 +21069,12 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
         if (!status && t < cuts->ranks)
             join_gifts(c, t);
     }
-    status = agree_on_status(c->t, c->stats, status);
-    if (!status)
-        write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
-    return status;
+    status = add_up_sums(c, status);
+    if (status)
+        return status;
+    write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    give_sums(c);
+    return ATTN_OK;
 }
 
 /* src/ring/ring.c - context parallelism: the public functions. */
@@ -20865,7 +21192,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     size_t work;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
-    plan_ring(p, g != NULL, ring, work, &c->pl);
+    plan_ring(p, g, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;
     c->stats = stats;
@@ -20873,6 +21200,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
     c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
+    c->p.logits.data = NULL;        /* Calls of their own give logits. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
@@ -20880,6 +21208,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
         c->entries = (ring_entry *)(void *)(base + c->pl.entries);
+        choose_rows(c);
     }
     stats->canonical = !g && is_canonical(&c->pl.cuts);
     return c;
@@ -20899,8 +21228,9 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int g
     status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
-        status = agree_on_call(ring->transport, &stats,
-                               call_hash(p, gradients, ring, ring->transport->size));
+        status =
+            agree_on_call(ring->transport, &stats,
+                          mix_sums(call_hash(p, gradients, ring, ring->transport->size), p, g));
     if (!status) {
         c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);

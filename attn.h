@@ -565,12 +565,16 @@ typedef enum attn_logits_stage {
 /* An attn_logits asks for logits or probabilities of chosen rows: f32, packed [batch, num_heads_q,
  * num_rows, seq_len_kv]. Columns are the caller's (kv_begin[b] + j), and columns outside the
  * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
- * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
+ * cu_seqlens the columns of each sequence start at 0, and rows count within it. Parts of a call fill one
+ * array: p.part leaves rows that it does not hold untouched, and a part of the keys writes its own columns,
+ * at every stage but SOFTMAX. */
 typedef struct attn_logits {
-    int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows if rows is NULL */
-    const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
-    float *data;         /* NULL turns this output off */
+    int stage; /* attn_logits_stage */
+    int64_t
+        num_rows; /* chosen rows; 0 means all rows held (seq_len_q without p.part) if rows is NULL */
+    /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... from the first row held on. */
+    const int32_t *rows;
+    float *data; /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_insight asks what rows look at, in the pass that computes them. All arrays are packed; rows are
@@ -652,8 +656,8 @@ typedef struct attn_state {
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
- * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
- * impl naive. */
+ * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows or impl
+ * naive. */
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
@@ -1531,8 +1535,9 @@ ATTN_API attn_status attn_cache_load(attn_cache *c, const attn_snapshot *s, char
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
  * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
- *   not built. k and v are f32, f16 or bf16. A part excludes dbias, and a part of the keys excludes
- *   dsinks. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
+ *   not built. k and v are f32, f16 or bf16. The gradients of a part are those of its pairs. Its
+ *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
+ *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
  *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
  * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
  *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
@@ -2101,12 +2106,17 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
+ *   per-token arrays. Only q, k, v, o, lse, stats (and gradients) are the rank's own.
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part,
  *   insight or impl naive; AUTO runs tiled.
+ * Logits. p.logits gives a rank the logits of its rows against all keys, with the bits of one process.
+ *   p.logits.rows counts rows of the whole sequence; ranks may list different ones, and those of other
+ *   ranks are left untouched. Without a list p.logits.data has the rank's rows: [batch, num_heads_q,
+ *   length, seq_len_kv]. Probabilities (stage SOFTMAX) need ring.gather. Logits are written as keys come,
+ *   so after a failure they hold what had come; gradients do not look at them.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
@@ -2127,7 +2137,7 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
- *   gradients, dq (f32), and the gradients of a part.
+ *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared).
  * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
@@ -2135,10 +2145,11 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
- *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length,
- *   a layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG.
- *   Only a rank without a usable transport returns alone.
+ *   transport) is returned by all of them, and the outputs but logits are untouched on all of
+ *   them.
+ *   ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
+ *   sinks, slopes, in which input arrays are given or in which of dbias, dsinks and dslopes they ask
+ *   for, all of them return ATTN_ERR_ARG. Only a rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
  */
@@ -2189,7 +2200,7 @@ typedef struct attn_ring_stats {
     int failed_rank;   /* rank whose status is returned; -1: none failed, or parameters differ */
     int canonical;     /* nonzero: the result has the bits of one process */
     int max_pending;   /* most states that a row had at once, the newest included */
-    int64_t exchanges; /* exchanges of shards */
+    int64_t exchanges; /* exchanges of shards, and of sums over rows */
     double bytes_sent, bytes_received;
     double seconds;         /* time in callbacks of the transport, by its clock */
     double pairs;           /* (query, key) pairs of all heads in parts that were not skipped */
@@ -2261,11 +2272,14 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
                                                        const attn_gradients *g,
                                                        const attn_ring *ring, size_t *bytes);
 
-/* attn_ring_backward() computes the gradients by q, k and v of this rank's positions: sums over the
- * rows of all ranks.
+/* attn_ring_backward() computes the gradients by q, k and v of this rank's positions, and those by
+ * bias, sinks and slopes. dk and dv are sums over the rows of all ranks.
  *
- * It reads o, stats (or lse), dout and dlse of the rank's rows. dbias, dsinks, dslopes and
- * ring.gather are not built. All ranks must call it. Returns the errors of attn_ring_forward. */
+ * It reads o, stats (or lse), dout and dlse of the rank's rows. dsinks, dslopes and the dbias of a bias
+ * that shares its rows are sums over the rows of all ranks, too: every rank must ask for them, and gets
+ * the whole sum with the same bits. Any other dbias has the rank's rows, as dq, and all columns:
+ * [batch, num_heads_q, length, seq_len_kv], packed without the axes that p.bias shares. Ring.gather is
+ * not built. All ranks must call it. Returns the errors of attn_ring_forward. */
 ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);

@@ -2255,7 +2255,8 @@ static const call_field call_fields[] = {
       .instead = "0 is raw, 1 is softcap, 2 is bias, 3 is softmax" },
     { VALUE(logits.num_rows, F_INT64, BY_ALL, 0, MOST) },
     { LIST(logits.rows, F_I32, BY_ALL, AXIS_NONE, AXIS_CHOSEN) },
-    { GRID(logits.data, F_F32, ONE_CALL, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN, AXIS_SEQ_KV),
+    { GRID(logits.data, F_F32, ONE_CALL | BY_PART | BY_RING, AXIS_BATCH, AXIS_HEAD, AXIS_CHOSEN,
+           AXIS_SEQ_KV),
       .output = OUTPUT_RESULT | OUTPUT_STATE, .instead = "ask for logits in a call with all keys" },
     { GRID(insight.entropy, F_F32, WHOLE_ROWS, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE),
       .output = OUTPUT_RESULT, .instead = "attn_forward keeps it beside the sums of whole rows" },
@@ -2785,6 +2786,7 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
     settle_strides(4, a->count, a->stride);
 }
 
+/* The bias of a part is that of the whole call; its gradient has the rows that are held. */
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
@@ -2792,7 +2794,7 @@ static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d
                                    p->bias.stride_kv };
     attn_sum_axes a = { .data = d->data,
                         .count = { p->batch, p->num_heads_q,
-                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_q, p->batch, rows_held(p)),
                                    longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
     int axis;
     for (axis = 0; axis < 4; axis++)

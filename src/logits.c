@@ -24,19 +24,26 @@ static void normaliser(tile *t, float *m, float *inverse)
     give_state(t, root);
 }
 
+/* Without a list the first row chosen is the first that is held. */
+static int64_t first_choice(const attn_params *p)
+{
+    return p->logits.rows ? 0 : p->part.row_begin;
+}
+
 static float *logits_row(const tile *t, const lane *at)
 {
     const attn_params *p = &t->pr->p;
-    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows + at->choice;
-    return p->logits.data + row * p->seq_len_kv;
+    const int64_t row = (t->s.b * p->num_heads_q + at->head) * p->logits.num_rows;
+    return p->logits.data + (row + at->choice - first_choice(p)) * p->seq_len_kv;
 }
 
-/* fill_outside fills columns outside the sequence. */
+/* fill_outside fills columns outside the sequence, those of the keys that are held. */
 static void fill_outside(const tile *t, const lane *at, float value)
 {
     float *row = logits_row(t, at);
-    int64_t column;
-    for (column = 0; column < t->pr->p.seq_len_kv; column++)
+    int64_t column = 0, end = t->pr->p.seq_len_kv;
+    narrow_columns(&t->pr->p.part, &column, &end);
+    for (; column < end; column++)
         if (column < t->s.column || column >= t->s.column + t->s.kv_len)
             row[column] = value;
 }
@@ -77,9 +84,10 @@ static void logits_item(const call *c, char *slot, int64_t index)
     const attn_params *p = &c->pr.p;
     const int softmax = p->logits.stage == ATTN_LOGITS_SOFTMAX;
     const int64_t group = c->pr.group, rows = c->pl.rows, head = index / c->pl.logits_tiles;
+    const int64_t first = first_choice(p);
     const row_choice choice = { head % p->num_heads_kv * group, group,
-                                index % c->pl.logits_tiles * rows, p->logits.num_rows,
-                                p->logits.rows };
+                                first * group + index % c->pl.logits_tiles * rows,
+                                first + p->logits.num_rows, p->logits.rows };
     tile *t = open_tile(c, slot, 0);
     float *m = t->lane_values + rows, *inverse = m + rows;
     int64_t j0;
@@ -93,8 +101,8 @@ static void logits_item(const call *c, char *slot, int64_t index)
     for (r = 0; r < rows; r++)
         if (t->lanes[r].used)
             fill_outside(t, &t->lanes[r], softmax ? 0.0f : NEG_INF);
-    for (j0 = 0; j0 < t->s.kv_len; j0 += c->pl.keys) {
-        const int n = (int)min64(c->pl.keys, t->s.kv_len - j0);
+    for (j0 = t->s.key_from; j0 < t->s.key_to; j0 += c->pl.keys) {
+        const int n = (int)min64(c->pl.keys, t->s.key_to - j0);
         stage_tile(t, p->logits.stage, j0, n, m, inverse);
         for (r = 0; r < rows; r++)
             for (j = 0; j < n && t->lanes[r].used; j++)

@@ -64,6 +64,13 @@ static void take_part_of(int64_t begin, int64_t count, int64_t *from, int64_t *t
     *to = max64(*from, min64(begin + count, *to));
 }
 
+/* narrow_columns narrows columns *from to *to-1 to those of the keys that a part holds. */
+static void narrow_columns(const attn_part *part, int64_t *from, int64_t *to)
+{
+    if (part->keys)
+        take_part_of(part->key_begin, part->key_count, from, to);
+}
+
 /* narrow_to_part narrows a sequence to the rows and keys of a part, which are all that is held. */
 static void narrow_to_part(const attn_part *part, sequence *s)
 {
@@ -146,7 +153,7 @@ static attn_status resolve_layouts(attn_params *p, text *why)
 {
     call_axes x;
     if (p->logits.num_rows == 0 && p->logits.rows == NULL)
-        p->logits.num_rows = p->seq_len_q;
+        p->logits.num_rows = rows_held(p);
     x = axes_of_call(p);
     return resolve_arrays(call_fields, COUNT_OF(call_fields), p, &x, why);
 }

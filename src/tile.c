@@ -80,7 +80,7 @@ static void set_lane(tile *t, lane *l, const row_choice *choice, int64_t c, int6
     l->choice = c;
     l->head = choice->head0 + head;
     l->i = choice->list ? choice->list[c] : c;
-    l->used = l->i < t->s.q_len;
+    l->used = l->i >= t->s.row_from && l->i < t->s.row_to;
     l->pos = l->i + t->s.offset;
     if (l->used)
         visible_range(&t->pl->ranges, p, &t->s, l->pos, &l->lo, &l->hi);

@@ -216,9 +216,9 @@ static attn_status check_support(const attn_params *p, text *why)
     if (p->integer && !storages[p->k.dtype].unpack)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "integer", p->integer,
                          " needs k.dtype 5 for q8_0, 6 for q5_0, 7 for q4_0 or 8 for i8");
-    if (p->partial && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
+    if ((p->partial || p->part.keys) && p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
-                         " (probabilities) needs all keys: not possible with partial");
+                         " (probabilities) needs all keys: not possible with partial or part.keys");
     if (p->partial && (has_insight(p) || p->insight.mass))
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "partial", p->partial,
                          " is set: raw states hold no insight");
@@ -423,9 +423,9 @@ static attn_status check_outputs(const attn_params *p, text *why)
         if (p->logits.rows[r] < 0 || p->logits.rows[r] >= p->seq_len_q)
             return bad_entry(why, "logits.rows", r, p->logits.rows[r],
                              " must be a row from 0 to seq_len_q - 1");
-    if (p->logits.data && !p->logits.rows && p->logits.num_rows > p->seq_len_q)
+    if (p->logits.data && !p->logits.rows && p->logits.num_rows > rows_held(p))
         return bad_field(why, ATTN_ERR_ARG, "logits.num_rows", p->logits.num_rows,
-                         " exceeds seq_len_q, and logits.rows is NULL");
+                         " exceeds the rows of the call or part, and logits.rows is NULL");
     return ATTN_OK;
 }
 

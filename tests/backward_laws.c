@@ -714,15 +714,40 @@ static void move_rows(int dtype, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *s
     move_rows((x).dtype, &(x).stride_batch, &(x).stride_head, &(x).stride_seq, &(x).data, heads,   \
               rows, dim, begin)
 
+/* dBias of a part goes where that of the whole goes, if all that is summed for an element is in the
+ * part: its rows from `begin` on, or its columns. */
+static void place_bias(const gradients_case *whole, attn_bias_gradient *d, int by_rows,
+                       int64_t begin)
+{
+    const attn_bias *bias = &whole->t.p.bias;
+    ptrdiff_t *const strides[4] = { &d->stride_batch, &d->stride_head, &d->stride_q,
+                                    &d->stride_kv };
+    if ((by_rows ? bias->stride_q : bias->stride_kv) == ATTN_STRIDE_BROADCAST)
+        d->data = NULL;
+    for (int axis = 0; axis < 4 && d->data != NULL; axis++) {
+        int64_t at[4] = { 0 };
+        oracle_place place;
+        at[axis] = 1;
+        oracle_gradient_place(&whole->t.p, &whole->g, ORACLE_DBIAS, at, &place);
+        *strides[axis] = place.offset;
+    }
+    if (d->data != NULL && by_rows)
+        d->data += (ptrdiff_t)begin * d->stride_q;
+}
+
 /* dQ of a part of the rows, or dK and dV of a part of the keys, where those of the whole go. */
-static int run_gradient_part(const gradients_case *whole, int by_rows, int64_t begin, int64_t count)
+static int run_gradient_part(const gradients_case *whole, int by_rows, int bias, int64_t begin,
+                             int64_t count)
 {
     gradients_case part = *whole;
     attn_params *p = &part.t.p;
     attn_gradients *g = &part.g;
     attn_status status;
     char text[300];
-    g->dbias.data = g->dsinks = g->dslopes = NULL; /* sums over all pairs are not divided */
+    g->dslopes = NULL; /* sums over all pairs are not divided */
+    if (!bias)
+        g->dbias.data = NULL;
+    place_bias(whole, &g->dbias, by_rows, begin);
     if (by_rows) {
         const int64_t heads = p->num_heads_q, rows = p->seq_len_q;
         slice_part_rows(p, &whole->t, begin, count);
@@ -730,6 +755,7 @@ static int run_gradient_part(const gradients_case *whole, int by_rows, int64_t b
         MOVE_ROWS(g->dlse, heads, rows, 1, begin);
         MOVE_ROWS(g->dq, heads, rows, p->head_dim, begin);
         g->dk.data = g->dv.data = NULL;
+        g->dsinks = NULL;
     } else {
         const int64_t heads = p->num_heads_kv, rows = p->seq_len_kv;
         slice_part_keys(p, &whole->t, begin, count);
@@ -737,7 +763,8 @@ static int run_gradient_part(const gradients_case *whole, int by_rows, int64_t b
         MOVE_ROWS(g->dv, heads, rows, p->head_dim_v, begin);
         g->dq.data = NULL;
     }
-    if (g->dq.data == NULL && g->dk.data == NULL && g->dv.data == NULL)
+    if (g->dq.data == NULL && g->dk.data == NULL && g->dv.data == NULL && g->dbias.data == NULL &&
+        g->dsinks == NULL)
         return 1;
     random_way(&part);
     status = backward_run(p, g);
@@ -749,24 +776,31 @@ static void law_parts(int round)
 {
     static const char *const banned[] = { "varlen", "logits", NULL };
     gradients_case whole, parts;
+    const int bias_by_rows = rng_chance(50);
     int ok = 1;
-    if (!(round % 4 == 0 ? make_chunks(&whole, round / 4) : make_call(&whole, NULL, banned)) ||
+    if (!(round % 4 == 0 ? make_chunks(&whole, round / 4)
+                         : make_call(&whole, round % 4 == 1 ? NULL : "bias_f32", banned)) ||
         whole.t.p.cu_seqlens_q != NULL)
         return;
     whole.t.p.impl = ATTN_IMPL_TILED;
-    whole.g.dbias.data = whole.g.dsinks = whole.g.dslopes = NULL;
+    whole.g.dslopes = NULL;
     memset(&whole.t.p.logits, 0, sizeof whole.t.p.logits);
     if (whole.t.p.num_heads_kv == 0)
         whole.t.p.num_heads_kv = whole.t.p.num_heads_q;
-    gradients_twin(&whole, &parts);
-    parts.g.dbias.data = parts.g.dsinks = parts.g.dslopes = NULL;
-    if ((!whole.g.dq.data && !whole.g.dk.data && !whole.g.dv.data) || !gradients_run(&whole))
+    place_bias(&whole, &whole.g.dbias, bias_by_rows, 0);
+    if ((!whole.g.dq.data && !whole.g.dk.data && !whole.g.dv.data && !whole.g.dbias.data &&
+         whole.g.dsinks == NULL) ||
+        !gradients_run(&whole))
         return;
+    gradients_twin(&whole, &parts);
+    parts.g.dslopes = NULL;
+    if (whole.g.dbias.data == NULL)
+        parts.g.dbias.data = NULL;
     for (int by_rows = 0; by_rows < 2; by_rows++) {
         const int64_t all = by_rows ? whole.t.p.seq_len_q : whole.t.p.seq_len_kv;
         for (int64_t i = 0, count; i < all && ok; i += count) {
             count = rng_chance(30) ? all - i : rng_int(1, all - i);
-            ok = run_gradient_part(&parts, by_rows, i, count);
+            ok = run_gradient_part(&parts, by_rows, by_rows == bias_by_rows, i, count);
         }
     }
     if (ok)

@@ -289,7 +289,6 @@ static const row rows[] = {
     { FIELD(part.rows), TO_INT, 0, 1, VARLEN, ATTN_ERR_UNSUPPORTED, "cu_seqlens_q" },
     { FIELD(part.rows), TO_INT, 0, 1, RING, ATTN_ERR_UNSUPPORTED, "kv_rows" },
     { FIELD(part.keys), TO_INT, 0, 1, PAGES, ATTN_ERR_UNSUPPORTED, "kv_rows" },
-    { FIELD(part.keys), TO_INT, 0, 1, LOGITS, ATTN_ERR_UNSUPPORTED, "logits" },
     { FIELD(kv_rows.ring), TO_I64, 0, -1, PLAIN, ARG, NULL },
     { FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV - 1, PLAIN | LATE, ARG, "kv_begin + kv_len" },
     { FIELD(kv_rows.ring), TO_I64, 0, SEQ_KV, VARLEN, ARG, "cu_seqlens_kv" },
@@ -382,6 +381,8 @@ static const row rows[] = {
       "insight.mass_rows (4) is set, but insight.mass is NULL" },
     { FIELD(logits.num_rows), TO_I64, 0, -1, LOGITS, ARG, NULL },
     { FIELD(logits.num_rows), TO_I64, 0, 6, LOGITS | LATE, ARG, NULL },
+    { FIELD(logits.num_rows), TO_I64, 0, SEQ_Q, LOGITS | PART_ROWS | LATE, ARG,
+      "logits.num_rows (5) exceeds the rows of the call or part" },
     { FIELD(logits.rows), AT_I32, 1, 5, LOGITS | ROWS | LATE, ARG, NULL },
     { FIELD(logits.rows), AT_I32, 0, -1, LOGITS | ROWS | LATE, ARG, NULL },
     { FIELD(impl), TO_INT, 0, 4, PLAIN, ARG,
@@ -664,6 +665,9 @@ static void check_combinations(void)
     p.mask_tile = never_called;
     expect("a classifier without a mask", &p, ATTN_ERR_ARG, "mask_tile");
     p = right_call(PARTIAL | LOGITS);
+    p.logits.stage = ATTN_LOGITS_SOFTMAX;
+    expect("probabilities of a state", &p, ATTN_ERR_UNSUPPORTED, "logits.stage (3)");
+    p = right_call(PART_KEYS | LOGITS);
     p.logits.stage = ATTN_LOGITS_SOFTMAX;
     expect("probabilities of a part", &p, ATTN_ERR_UNSUPPORTED, "logits.stage (3)");
 }

@@ -1252,6 +1252,7 @@ static const struct {
     { "attn_lse_merge", law_lse_merge, 24 },
     { "empty parts merged", law_empty_parts, 12 },
     { "parts of the rows", law_row_parts, 60 },
+    { "logits of parts", law_logits_parts, 80 },
     { "parts of the keys", law_key_parts, 100 },
     { "a range of keys", law_key_range, 40 },
     { "parts of quantised keys", law_stored_parts, 40 },

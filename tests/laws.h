@@ -54,6 +54,7 @@ void law_zero_sign(int round);
 void law_lse_merge(int round);
 void law_empty_parts(int round);
 void law_row_parts(int round); /* tests/parts.c */
+void law_logits_parts(int round);
 void law_key_parts(int round);
 void law_key_range(int round);
 void law_stored_parts(int round);

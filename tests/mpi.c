@@ -40,6 +40,16 @@ static void count_case(tally *n, const ring_case *c, const ring_outcome *out)
         n->reordered[c->ring.layout]++;
 }
 
+/* Sums over the rows of all ranks have the same bits on each. */
+static void compare_shared(const tally *n, const ring_case *c, ring_outcome *out)
+{
+    unsigned own[2] = { out->shared_bits, ~out->shared_bits }, most[2];
+    MPI_Allreduce(own, most, 2, MPI_UNSIGNED, MPI_MAX, MPI_COMM_WORLD);
+    if (most[0] != ~most[1] && out->why[0] == '\0')
+        snprintf(out->why, sizeof out->why, "%s: rank %d: sums have other bits elsewhere", c->name,
+                 n->t->rank);
+}
+
 static void run_cases(tally *n, int kind, int rounds)
 {
     for (int i = 0; i < rounds; i++) {
@@ -50,6 +60,7 @@ static void run_cases(tally *n, int kind, int rounds)
             n->failed++;
         } else {
             ring_case_run(&c, n->t, NULL, &out);
+            compare_shared(n, &c, &out);
             count_case(n, &c, &out);
         }
         ring_case_free(&c);
@@ -80,9 +91,7 @@ static void run_faults(tally *n, int backward)
     const int size = n->t->size;
     for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
         for (int rank = 0; rank < size; rank++) {
-            const int by_exchange = kind == RING_FAULT_BEGIN || kind == RING_FAULT_END;
-            const int exchanges = !by_exchange ? 1 : backward && size > 1 ? size + 1 : size - 1;
-            for (int at = 0; at < exchanges; at++) {
+            for (int at = 0; at < ring_fault_places(kind, size, backward); at++) {
                 const ring_fault fault = { kind, rank, at, backward };
                 ring_case c;
                 ring_outcome out;

@@ -46,6 +46,80 @@ void law_row_parts(int round)
     CHECK(problem_same_bits(&a, &b), "parts of the rows");
 }
 
+/* ---- logits ---------------------------------------------------------------------------------- */
+
+/* Logits alone of a part of rows i.., and of keys j.. unless j is below 0. */
+static int run_logits(const test_problem *t, const attn_logits *logits, int64_t i, int64_t rows,
+                      int64_t j, int64_t keys)
+{
+    attn_params part = t->p;
+    memset(&part.o, 0, sizeof part.o);
+    memset(&part.lse, 0, sizeof part.lse);
+    memset(&part.stats, 0, sizeof part.stats);
+    memset(&part.insight, 0, sizeof part.insight);
+    part.logits = *logits;
+    slice_part_rows(&part, t, i, rows);
+    part.o.data = part.lse.data = part.stats.data = NULL;
+    if (j >= 0)
+        slice_part_keys(&part, t, j, keys);
+    return run_part(&part, "logits of a part");
+}
+
+/* Without a list a part gives the logits of the rows that it has. */
+static void own_logits(const test_problem *t, int64_t begin, int64_t rows)
+{
+    const attn_params *p = &t->p;
+    const int64_t n = p->seq_len_kv, heads = p->batch * p->num_heads_q;
+    attn_logits logits = { .stage = p->logits.stage };
+    int wrong = 0;
+    logits.data = test_alloc((size_t)(heads * rows * n) * sizeof(float));
+    if (!run_logits(t, &logits, begin, rows, -1, 0))
+        return;
+    for (int64_t h = 0; h < heads; h++)
+        wrong += memcmp(logits.data + h * rows * n, p->logits.data + (h * p->seq_len_q + begin) * n,
+                        (size_t)(rows * n) * sizeof(float)) != 0;
+    CHECK(wrong == 0, "logits of rows %lld to %lld", (long long)begin, (long long)(begin + rows));
+}
+
+/* Parts of rows and keys fill one array of logits, with the bits of the whole call. */
+void law_logits_parts(int round)
+{
+    static const char *const no[] = { "varlen", "paged", "ring", "paged_ring", "partial", NULL };
+    test_problem t;
+    attn_logits logits;
+    int32_t *list;
+    size_t bytes;
+    int by_keys;
+    if (is_naive())
+        return;
+    make_background(&t, "logits", round % 2, no);
+    if (t.p.logits.data == NULL || !problem_run(&t))
+        return;
+    logits = t.p.logits;
+    by_keys = logits.stage != ATTN_LOGITS_SOFTMAX;
+    if (logits.rows == NULL) {
+        logits.num_rows = t.p.seq_len_q;
+        list = test_alloc((size_t)t.p.seq_len_q * sizeof *list + 1);
+        for (int64_t i = 0; i < t.p.seq_len_q; i++)
+            list[i] = (int32_t)i;
+        logits.rows = list;
+    }
+    bytes = (size_t)(t.p.batch * t.p.num_heads_q * logits.num_rows * t.p.seq_len_kv) * 4;
+    logits.data = test_alloc(bytes);
+    for (int64_t i = 0, rows; i < t.p.seq_len_q; i += rows) {
+        rows = piece_of(t.p.seq_len_q - i);
+        if (rows > 0 && t.p.logits.rows == NULL && rng_chance(30))
+            own_logits(&t, i, rows);
+        for (int64_t j = 0, keys; j < (by_keys ? t.p.seq_len_kv : 1); j += keys) {
+            keys = by_keys ? piece_of(t.p.seq_len_kv - j) : 1;
+            if (!run_logits(&t, &logits, i, rows, by_keys ? j : -1, keys))
+                return;
+        }
+    }
+    CHECK(memcmp(logits.data, t.p.logits.data, bytes) == 0, "logits of parts, stage %d",
+          logits.stage);
+}
+
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 /* A call whose keys are cut, rows 0 .. rows-1 of it in states. */

@@ -37,6 +37,8 @@ static int run_job(job *j)
     for (int r = 0; r < j->c->ranks; r++) {
         worst_note(j->out[r].worst);
         well &= CHECK(j->out[r].why[0] == '\0', "%s", j->out[r].why);
+        well &= CHECK(j->out[r].shared_bits == j->out[0].shared_bits,
+                      "sums of rank %d have other bits than those of rank 0", r);
     }
     return well;
 }
@@ -69,7 +71,7 @@ static void random_cases(const char *what, int kind, int rounds)
     for (int i = 0; i < (is_quick() ? rounds / 20 + 1 : rounds); i++) {
         const int ranks = virtual_ranks_most() > 1 ? 1 + i % MOST_RANKS : 1;
         ring_case c;
-        job j = { &c, NULL, { { { 0 }, { 0 }, { 0 }, 0 } } };
+        job j = { &c, NULL, { { { 0 }, { 0 }, { 0 }, 0, 0 } } };
         if (!begin_case("%s, round %d", what, i))
             continue;
         if (CHECK(ring_case_make(&c, rng_u64(), ranks, kind), "%s", c.name) && run_job(&j))
@@ -318,14 +320,6 @@ static void zigzag_balances(void)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-/* How many calls of the callback can fail. */
-static int exchanges_of(int kind, int ranks, int backward)
-{
-    if (kind != RING_FAULT_BEGIN && kind != RING_FAULT_END)
-        return 1;
-    return backward && ranks > 1 ? ranks + 1 : ranks - 1;
-}
-
 /* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
 static void faults(int ranks, int backward)
 {
@@ -333,10 +327,10 @@ static void faults(int ranks, int backward)
                                          "compute", "workspace", "argument" };
     for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
         for (int rank = 0; rank < ranks; rank++) {
-            for (int at = 0; at < exchanges_of(kind, ranks, backward); at++) {
+            for (int at = 0; at < ring_fault_places(kind, ranks, backward); at++) {
                 const ring_fault fault = { kind, rank, at, backward };
                 ring_case c;
-                job j = { &c, &fault, { { { 0 }, { 0 }, { 0 }, 0 } } };
+                job j = { &c, &fault, { { { 0 }, { 0 }, { 0 }, 0, 0 } } };
                 if (!begin_case("%s fails on rank %d of %d, number %d%s", names[kind], rank, ranks,
                                 at, backward ? ", backward" : ""))
                     continue;
@@ -355,11 +349,11 @@ FUZZ_HARNESS(ring, "one sequence over up to 4 virtual ranks, callbacks of which 
     const int first = ranks > 1 ? RING_FAULT_BEGIN : RING_FAULT_FETCH; /* one exchanges nothing */
     const int kind = rng_chance(50) ? (int)rng_int(first, RING_FAULT_KINDS - 1) : RING_FAULT_NONE;
     const int rank = (int)rng_int(0, ranks - 1), backward = rng_chance(50);
-    const int exchanges = exchanges_of(kind, ranks, backward);
+    const int exchanges = ring_fault_places(kind, ranks, backward);
     const ring_fault fault = { kind, rank, (int)rng_int(0, exchanges - 1), backward };
     const uint64_t seed = (uint64_t)rng_int(0, UINT32_MAX);
     ring_case c;
-    job j = { &c, kind != RING_FAULT_NONE ? &fault : NULL, { { { 0 }, { 0 }, { 0 }, 0 } } };
+    job j = { &c, kind != RING_FAULT_NONE ? &fault : NULL, { { { 0 }, { 0 }, { 0 }, 0, 0 } } };
     (void)bytes;
     (void)count;
     if (CHECK(ring_case_make(&c, seed, ranks, j.fault != NULL ? RING_FAULTY : RING_SMALL), "%s",

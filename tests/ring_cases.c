@@ -235,18 +235,52 @@ static void choose_masks(ring_case *c)
     }
 }
 
+/* A bias that shares any of its axes. */
+static void make_bias(ring_case *c)
+{
+    attn_params *p = &c->p;
+    const int64_t size[4] = { p->batch, p->num_heads_q, p->seq_len_q, p->seq_len_kv };
+    ptrdiff_t *const strides[4] = { &p->bias.stride_batch, &p->bias.stride_head, &p->bias.stride_q,
+                                    &p->bias.stride_kv };
+    attn_tensor bias = { 0 };
+    int64_t count = 1;
+    for (int axis = 0; axis < 4; axis++) {
+        if (chance(c, 35))
+            *strides[axis] = ATTN_STRIDE_BROADCAST;
+        else
+            count *= size[axis];
+    }
+    bias.dtype = p->bias.dtype = (int)pick(c, 0, 2);
+    fill(c, &bias, count);
+    p->bias.data = bias.data;
+}
+
+static void make_slopes(ring_case *c)
+{
+    attn_params *p = &c->p;
+    const int shared = chance(c, 50);
+    float *slopes = take(c, p->batch * p->num_heads_q * 4);
+    for (int64_t b = 0; b < (shared ? 1 : p->batch); b++)
+        attn_alibi_slopes(slopes + b * p->num_heads_q, p->num_heads_q);
+    p->alibi_slopes = slopes;
+    p->alibi_stride = shared ? ATTN_STRIDE_BROADCAST : 0;
+}
+
+static void make_sinks(ring_case *c)
+{
+    float *sinks = take(c, c->p.num_heads_q * 4);
+    for (int64_t h = 0; h < c->p.num_heads_q; h++)
+        sinks[h] = normal(c);
+    c->p.sinks = sinks;
+}
+
 /* Arrays over pairs, where they are small enough; and what changes logits. */
 static void choose_modifiers(ring_case *c)
 {
     attn_params *p = &c->p;
     const int64_t n = p->seq_len_q, pairs = n * n;
-    if (n <= 600 && chance(c, 20)) {
-        attn_tensor bias = { 0 };
-        bias.dtype = p->bias.dtype = (int)pick(c, 0, 2);
-        fill(c, &bias, p->num_heads_q * pairs);
-        p->bias.data = bias.data;
-        p->bias.stride_batch = ATTN_STRIDE_BROADCAST;
-    }
+    if (n <= 600 && chance(c, 40))
+        make_bias(c);
     if (n <= 2000 && chance(c, 15)) {
         uint8_t *mask = take(c, pairs);
         for (int64_t i = 0; i < pairs; i++)
@@ -256,25 +290,54 @@ static void choose_modifiers(ring_case *c)
     }
     if (chance(c, 15))
         p->softcap = 5.0f;
-    if (chance(c, 15)) {
-        float *slopes = take(c, p->num_heads_q * 4);
-        attn_alibi_slopes(slopes, p->num_heads_q);
-        p->alibi_slopes = slopes;
-        p->alibi_stride = ATTN_STRIDE_BROADCAST;
-    }
-    if (chance(c, 20)) {
-        float *sinks = take(c, p->num_heads_q * 4);
-        for (int64_t h = 0; h < p->num_heads_q; h++)
-            sinks[h] = normal(c);
-        p->sinks = sinks;
-    } else {
+    if (chance(c, 30))
+        make_slopes(c);
+    if (chance(c, 30))
+        make_sinks(c);
+    else
         p->softmax1 = chance(c, 10);
-    }
     if (chance(c, c->kind == RING_ALIGNED ? 3 : 10)) {
         p->dropout_p = 0.25f;
         p->dropout_seed = next_random(c);
     }
     p->force_redo = chance(c, 10);
+}
+
+/* Which gradients are asked for: those that are there, one of them at least. */
+static void choose_wanted(ring_case *c)
+{
+    const int sums = chance(c, 20), all = c->kind == RING_FAULTY;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    int count = 0;
+    oracle_gradient_sizes(&c->p, size);
+    for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++) {
+        c->wanted[n] = size[n].size[1] > 0 && (all || chance(c, 80));
+        count += c->wanted[n];
+    }
+    for (int n = 0; n < ORACLE_DBIAS; n++)
+        c->wanted[n] = all || !sums || count == 0;
+}
+
+/* Logits of some rows, or of all of few; probabilities where a ring can give them. */
+static void choose_logits(ring_case *c)
+{
+    attn_params *p = &c->p;
+    const int listed = !is_small(c) || chance(c, 50);
+    int64_t rows = listed ? pick(c, 1, 5) : p->seq_len_q;
+    if (p->seq_len_q == 0 || !chance(c, 30))
+        return;
+    p->logits.stage =
+        (int)pick(c, ATTN_LOGITS_RAW, c->ring.gather ? ATTN_LOGITS_SOFTMAX : ATTN_LOGITS_BIAS);
+    if (listed) {
+        int32_t *list = take(c, rows * 4);
+        for (int64_t i = 0; i < rows; i++)
+            list[i] = (int32_t)pick(c, 0, p->seq_len_q - 1);
+        p->logits.rows = list;
+        p->logits.num_rows = rows;
+    }
+    rows *= p->batch * p->num_heads_q * p->seq_len_kv;
+    p->logits.data = take(c, rows * 4);
+    memset(p->logits.data, 0x7f, (size_t)rows * 4);
 }
 
 static int64_t dim_v_of(const attn_params *p)
@@ -346,12 +409,17 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
         c->ring.layout = (int)pick(c, 0, 2);
         c->ring.shard = 5;
         c->ring.gather = 0;
+        make_bias(c);
+        make_slopes(c);
+        make_sinks(c);
     } else {
         choose_lengths(c);
         choose_masks(c);
         choose_modifiers(c);
     }
     c->sums = (int)pick(c, SUMS_LSE, SUMS_BOTH);
+    choose_wanted(c);
+    choose_logits(c);
     make_tensors(c);
     c->spread = (int)pick(c, 0, 2);
     c->forgets = (int)pick(c, 0, 2);
@@ -385,12 +453,23 @@ typedef struct local_tensor {
     size_t bytes;
 } local_tensor;
 
+/* dbias, dsinks or dslopes in one block, as tensors are. */
+typedef struct local_sum {
+    ptrdiff_t stride[4];
+    int64_t size[4];
+    float *data;
+    size_t bytes;
+} local_sum;
+
 typedef struct share {
     const ring_case *c;
     const attn_transport *t;
     attn_ring_range ranges[MOST_RANGES];
     int64_t range_count, length;
     local_tensor q, k, v, o, lse, stats, dout, dlse, dq, dk, dv;
+    local_sum sum[ORACLE_GRADIENTS]; /* of ORACLE_DBIAS on */
+    float *logits;                   /* of the rows listed, or of this rank's */
+    int64_t logits_rows;
     ring_outcome *out;
 } share;
 
@@ -422,6 +501,50 @@ static void make_local(const share *s, local_tensor *t, int dtype, int64_t heads
     if (t->data == NULL)
         exit(2);
     memset(t->data, 0x7f, t->bytes);
+}
+
+/* Whether the ranks share the rows of a sum. */
+static int shares_rows(const share *s, int which)
+{
+    return which != ORACLE_DBIAS || s->c->p.bias.stride_q == ATTN_STRIDE_BROADCAST;
+}
+
+/* A sum packed, or dbias with its axes in another order and with gaps. */
+static void make_sum(share *s, int which)
+{
+    local_sum *t = &s->sum[which];
+    const int spread = which == ORACLE_DBIAS && s->c->spread != 0;
+    oracle_gradient size[ORACLE_GRADIENTS];
+    ptrdiff_t count = 1;
+    oracle_gradient_sizes(&s->c->p, size);
+    memcpy(t->size, size[which].size, sizeof t->size);
+    if (!shares_rows(s, which))
+        t->size[2] = s->length;
+    for (int n = 0; n < 4; n++) {
+        const int axis = spread ? (n + 1) % 4 : 3 - n;
+        t->stride[axis] = count;
+        count = count * (ptrdiff_t)t->size[axis] + (spread ? s->c->spread : 0);
+    }
+    t->bytes = ((size_t)count + 8) * sizeof(float);
+    t->data = malloc(t->bytes);
+    if (t->data == NULL)
+        exit(2);
+    memset(t->data, 0x7f, t->bytes);
+}
+
+static int64_t logits_count(const share *s)
+{
+    return s->c->p.batch * s->c->p.num_heads_q * s->logits_rows * s->c->p.seq_len_kv;
+}
+
+static void make_logits(share *s)
+{
+    const attn_logits *l = &s->c->p.logits;
+    s->logits_rows = l->rows != NULL ? l->num_rows : s->length;
+    s->logits = malloc((size_t)logits_count(s) * 4 + 1);
+    if (s->logits == NULL)
+        exit(2);
+    memset(s->logits, 0x7f, (size_t)logits_count(s) * 4 + 1);
 }
 
 static unsigned char *local_at(const local_tensor *t, int64_t b, int64_t h, int64_t x)
@@ -492,6 +615,9 @@ static void open_share(share *s)
     make_local(s, &s->dq, s->c->g.dq.dtype, hq, p->head_dim);
     make_local(s, &s->dk, s->c->g.dk.dtype, hkv, p->head_dim);
     make_local(s, &s->dv, s->c->g.dv.dtype, hkv, dv);
+    for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++)
+        make_sum(s, n);
+    make_logits(s);
     each_position(s, copy_inputs);
 }
 
@@ -501,6 +627,9 @@ static void close_share(share *s)
                                   &s->dout, &s->dlse, &s->dq, &s->dk, &s->dv };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->data);
+    for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++)
+        free(s->sum[n].data);
+    free(s->logits);
     free(s);
 }
 
@@ -587,6 +716,22 @@ static attn_status status_of(const ring_fault *fault)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* The gradients that are asked for. */
+static void ask_gradients(const share *s, attn_gradients *g)
+{
+    const int *wanted = s->c->wanted;
+    const local_sum *bias = &s->sum[ORACLE_DBIAS];
+    if (wanted[ORACLE_DQ])
+        g->dq = as_result(s, &s->dq), g->dk = as_result(s, &s->dk), g->dv = as_result(s, &s->dv);
+    if (wanted[ORACLE_DBIAS] && s->c->spread != 0) {
+        g->dbias.stride_batch = bias->stride[0], g->dbias.stride_head = bias->stride[1];
+        g->dbias.stride_q = bias->stride[2], g->dbias.stride_kv = bias->stride[3];
+    }
+    g->dbias.data = wanted[ORACLE_DBIAS] ? bias->data : NULL;
+    g->dsinks = wanted[ORACLE_DSINKS] ? s->sum[ORACLE_DSINKS].data : NULL;
+    g->dslopes = wanted[ORACLE_DSLOPES] ? s->sum[ORACLE_DSLOPES].data : NULL;
+}
+
 /* The call of this rank, forward or backward, with a fault planted. */
 static attn_status call(share *s, const ring_fault *fault, int backward, attn_ring_stats *stats)
 {
@@ -620,7 +765,9 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
     g.dout = as_input(s, &s->dout);
     if (g.dlse.data != NULL)
         g.dlse = as_input(s, &s->dlse);
-    g.dq = as_result(s, &s->dq), g.dk = as_result(s, &s->dk), g.dv = as_result(s, &s->dv);
+    ask_gradients(s, &g);
+    if (p.logits.data != NULL)
+        p.logits.data = s->logits;
     if (s->c->forgets != 0)
         strides_forget(&p, &g, (s->c->forgets + s->t->rank) % 2, s->length, s->length);
     fetching.s = s;
@@ -660,12 +807,26 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static int is_untouched(const local_tensor *t)
+static int is_painted(const void *data, size_t bytes)
 {
-    for (size_t i = 0; i < t->bytes; i++)
-        if (t->data[i] != 0x7f)
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++)
+        if (at[i] != 0x7f)
             return 0;
     return 1;
+}
+
+static int is_untouched(const local_tensor *t)
+{
+    return is_painted(t->data, t->bytes);
+}
+
+static int are_sums_untouched(const share *s)
+{
+    int untouched = 1;
+    for (int n = ORACLE_DBIAS; n < ORACLE_GRADIENTS; n++)
+        untouched &= is_painted(s->sum[n].data, s->sum[n].bytes);
+    return untouched;
 }
 
 static int is_row_untouched(const local_tensor *t, int64_t b, int64_t h, int64_t x)
@@ -778,10 +939,56 @@ static void near_gradient(share *s, const local_tensor *t, int which, int64_t b,
     }
 }
 
+/* The position of row `x` of the rank. */
+static int64_t position_of(const share *s, int64_t x)
+{
+    int r = 0;
+    while (x >= s->ranges[r].count)
+        x -= s->ranges[r++].count;
+    return s->ranges[r].begin + x;
+}
+
+/* One element of a sum, which is painted again. */
+static void near_sum(share *s, int which, const int64_t at[4])
+{
+    const local_sum *t = &s->sum[which];
+    const oracle_gradient *e = &s->c->expected[which];
+    const int64_t row = shares_rows(s, which) ? at[2] : position_of(s, at[2]);
+    const int64_t n = ((at[0] * e->size[1] + at[1]) * e->size[2] + row) * e->size[3] + at[3];
+    float *value = t->data + at[0] * t->stride[0] + at[1] * t->stride[1] + at[2] * t->stride[2] +
+                   at[3] * t->stride[3];
+    uint32_t bits;
+    memcpy(&bits, value, sizeof bits);
+    compare(s, oracle_gradient_name(which), ATTN_F32, value, e->value[n], e->tolerance[n], at[0],
+            at[1], row, at[3]);
+    if (bits == 0x80000000u)
+        tell(s, "a sum is -0", at[0], at[1], row, which);
+    if (shares_rows(s, which))
+        s->out->shared_bits = (s->out->shared_bits ^ bits) * 0x01000193u;
+    memset(value, 0x7f, sizeof *value);
+}
+
+static void near_sums(share *s)
+{
+    for (int which = ORACLE_DBIAS; which < ORACLE_GRADIENTS; which++) {
+        const int64_t *size = s->sum[which].size;
+        int64_t at[4];
+        for (at[0] = 0; s->c->wanted[which] && at[0] < size[0]; at[0]++)
+            for (at[1] = 0; at[1] < size[1]; at[1]++)
+                for (at[2] = 0; at[2] < size[2]; at[2]++)
+                    for (at[3] = 0; at[3] < size[3]; at[3]++)
+                        near_sum(s, which, at);
+    }
+    if (!are_sums_untouched(s))
+        tell(s, "something beside a sum was written", -1, -1, -1, -1);
+}
+
 static void near_gradients(share *s, int64_t b, int64_t x, int64_t at)
 {
     const attn_params *p = &s->c->p;
     const int64_t key = at - (p->kv_begin != NULL ? p->kv_begin[b] : 0);
+    if (!s->c->wanted[ORACLE_DQ])
+        return;
     near_gradient(s, &s->dq, ORACLE_DQ, b, x, at, oracle_rows(p, b));
     near_gradient(s, &s->dk, ORACLE_DK, b, x, key, oracle_keys(p, b));
     near_gradient(s, &s->dv, ORACLE_DV, b, x, key, oracle_keys(p, b));
@@ -797,9 +1004,37 @@ static void check_fault(share *s, const ring_fault *fault, attn_status status,
         tell(s, "another rank is blamed", fault->kind, fault->rank, fault->at, stats->failed_rank);
     if ((!fault->backward &&
          !(is_untouched(&s->o) && is_untouched(&s->lse) && is_untouched(&s->stats))) ||
-        !(is_untouched(&s->dq) && is_untouched(&s->dk) && is_untouched(&s->dv)))
+        !(is_untouched(&s->dq) && is_untouched(&s->dk) && is_untouched(&s->dv) &&
+          are_sums_untouched(s)))
         tell(s, "an output was written in spite of a fault", fault->kind, fault->rank, fault->at,
              0);
+}
+
+static int holds(const share *s, int64_t at)
+{
+    int held = 0;
+    for (int64_t r = 0; r < s->range_count; r++)
+        held |= at >= s->ranges[r].begin && at < s->ranges[r].begin + s->ranges[r].count;
+    return held;
+}
+
+/* Logits of this rank's rows have the bits of one process; others are not written. */
+static void check_logits(share *s)
+{
+    const attn_params *p = &s->c->p;
+    const attn_logits *l = &p->logits;
+    const size_t bytes = (size_t)p->seq_len_kv * 4;
+    const int64_t whole = l->rows != NULL ? l->num_rows : p->seq_len_q;
+    for (int64_t h = 0; l->data != NULL && h < p->batch * p->num_heads_q; h++)
+        for (int64_t r = 0; r < s->logits_rows; r++) {
+            const int64_t at = l->rows != NULL ? l->rows[r] : position_of(s, r);
+            const float *row = s->logits + (h * s->logits_rows + r) * p->seq_len_kv;
+            const float *one = l->data + (h * whole + (l->rows != NULL ? r : at)) * p->seq_len_kv;
+            if (holds(s, at) ? memcmp(row, one, bytes) != 0 : !is_painted(row, bytes))
+                tell(s, "logits", -1, h, at, l->stage);
+        }
+    if (!is_painted((char *)s->logits + logits_count(s) * 4, 1))
+        tell(s, "a byte behind the logits", -1, -1, -1, -1);
 }
 
 static void check_forward(share *s)
@@ -813,6 +1048,7 @@ static void check_forward(share *s)
         tell(s, "attn_ring_describe tells otherwise", -1, -1, -1, -1);
     if (s->c->kind == RING_ALIGNED && !info.canonical)
         tell(s, "an aligned layout is not canonical", -1, -1, -1, -1);
+    check_logits(s);
     if (info.canonical)
         each_position(s, same_bits);
     each_position(s, near_oracle);
@@ -862,10 +1098,12 @@ void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault
         if (fault != NULL && fault->backward)
             check_fault(s, fault, call(s, fault, 1, &out->backward), &out->backward);
         status = call(s, NULL, 1, &out->backward);
-        if (status != ATTN_OK)
+        if (status != ATTN_OK) {
             tell(s, attn_status_string(status), -1, -1, -1, 1);
-        else
+        } else {
             each_position(s, near_gradients);
+            near_sums(s);
+        }
     }
     close_share(s);
 }

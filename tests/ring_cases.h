@@ -43,6 +43,7 @@ typedef struct ring_case {
     int fetches;    /* keys and values come by ring.fetch */
     int stored;     /* in types that only K and V may have, which have no gradients */
     int sums;       /* that ranks are asked for: SUMS_... */
+    int wanted[ORACLE_GRADIENTS];
     uint64_t random;
     void *memory[40];
     int blocks;
@@ -66,10 +67,20 @@ typedef struct ring_fault {
     int backward;
 } ring_fault;
 
+/* How many calls of the callback can fail in a case of RING_FAULTY: each exchange of shards, and those
+ * of sums over all rows. */
+static inline int ring_fault_places(int kind, int ranks, int backward)
+{
+    if (kind != RING_FAULT_BEGIN && kind != RING_FAULT_END)
+        return 1;
+    return backward && ranks > 1 ? ranks + 1 + 2 * (ranks - 1) : ranks - 1;
+}
+
 typedef struct ring_outcome {
     char why[400];
     attn_ring_stats stats, backward;
-    double worst; /* error in units of its tolerance */
+    double worst;         /* error in units of its tolerance */
+    uint32_t shared_bits; /* hash of the gradients that every rank must have alike */
 } ring_outcome;
 
 /* 0 = no memory, or the call is wrong; name then says which. */

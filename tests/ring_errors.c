@@ -17,6 +17,7 @@ enum { LENGTH = 9, DIM = 4, WORKSPACE = 1 << 20, PAINT = 0x5a };
 static float in[7][LENGTH * DIM];
 static struct outputs {
     float o[LENGTH * DIM], lse[LENGTH], dq[LENGTH * DIM], dk[LENGTH * DIM], dv[LENGTH * DIM];
+    float dbias[LENGTH * LENGTH], dsinks[1], dslopes[1];
 } out;
 static unsigned char workspace[WORKSPACE];
 static int32_t lengths[2] = { 0, LENGTH };
@@ -154,8 +155,6 @@ static const row rows[] = {
         p.partial, TO_INT, 1, BOTH, UNSUPPORTED,
         "partial (1) is set, but a ring of ranks does not take it: it works with finished rows") },
     { ROW(p.insight.top, TO_INT, 3, BOTH, UNSUPPORTED, "insight.top (3)") },
-    { ROW(p.logits.data, TO_DATA, 0, BOTH, UNSUPPORTED,
-          "logits.data is set, but a ring of ranks does not take it") },
     { ROW(p.part.rows, TO_INT, 1, BOTH, UNSUPPORTED, "part.rows (1) is set, but a ring of ranks") },
     { ROW(p.k.dtype, TO_INT, 3, BACKWARD, UNSUPPORTED,
           "k.dtype (3) is set, but attn_backward does not take it: 0 is f32, 1 is f16") },
@@ -199,11 +198,9 @@ static const row rows[] = {
     { ROW(p.o.data, TO_NULL, 0, BACKWARD, ARG, "o.data is NULL: gradients need the o of the") },
     { ROW(g.dout.data, TO_NULL, 0, BACKWARD | LATE, ARG, "dout.data is NULL") },
     { ROW(g.gemms, TO_INT, 6, BACKWARD, ARG, "gemms (6) must be 0, 5 or 7") },
-    { ROW(g.dbias.data, TO_DATA, 0, BACKWARD, UNSUPPORTED,
-          "dbias, dsinks and dslopes are not built") },
-    { ROW(g.dsinks, TO_DATA, 0, BACKWARD, UNSUPPORTED, "dbias, dsinks and dslopes are not built") },
-    { ROW(g.dslopes, TO_DATA, 0, BACKWARD, UNSUPPORTED,
-          "dbias, dsinks and dslopes are not built") },
+    { ROW(g.dbias.data, TO_DATA, 0, BACKWARD, ARG, "dbias is asked for, but bias.data is NULL") },
+    { ROW(g.dsinks, TO_DATA, 0, BACKWARD, ARG, "dsinks is asked for, but sinks is NULL") },
+    { ROW(g.dslopes, TO_DATA, 0, BACKWARD, ARG, "dslopes is asked for, but alibi_slopes is NULL") },
     { ROW(p.skip.dropped, TO_DATA, 0, BOTH, UNSUPPORTED,
           "skip.dropped is set, but a ring of ranks does not take it") },
 };
@@ -633,6 +630,114 @@ static void ranks_disagree(void)
         }
 }
 
+/* A call of one rank that has every sum over rows. */
+static void make_sums(whole_call *c, struct outputs *to)
+{
+    make_right(c);
+    c->p.bias.data = in[0];
+    c->p.sinks = c->p.alibi_slopes = in[4];
+    c->g.dq.data = to->dq, c->g.dk.data = to->dk, c->g.dv.data = to->dv;
+    c->g.dbias.data = to->dbias;
+    c->g.dsinks = to->dsinks, c->g.dslopes = to->dslopes;
+}
+
+/* Sums over rows that lie in other outputs, at odd addresses, in strides that say nothing. */
+static void wrong_sums(void)
+{
+    static const char *const words[] = { "dq overlaps dsinks", "dslopes overlaps dsinks",
+                                         "dbias overlaps dv",
+                                         "dbias.stride_q (ATTN_STRIDE_BROADCAST) must be 0",
+                                         "dsinks: its address must be a multiple of 4" };
+    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++) {
+        whole_call c;
+        if (!begin_case("sums over rows: %s", words[i]))
+            continue;
+        make_sums(&c, &out);
+        c.ring.transport = &c.t;
+        expect_ok(&c, 1);
+        if (i == 0)
+            c.g.dsinks = out.dq + 3;
+        if (i == 1)
+            c.g.dslopes = c.g.dsinks;
+        if (i == 2)
+            c.g.dbias.data = out.dv + 5;
+        if (i == 3)
+            c.g.dbias.stride_q = ATTN_STRIDE_BROADCAST;
+        if (i == 4)
+            c.g.dsinks = (float *)(void *)((char *)out.dsinks + 2);
+        expect(&c, 1, i < 3, ATTN_ERR_ARG, words[i]);
+    }
+}
+
+static void quarrel_about_sums(void *arg, const attn_transport *t)
+{
+    static unsigned char rooms[3][WORKSPACE / 4];
+    static struct outputs outputs[3];
+    quarrel *q = arg;
+    whole_call c;
+    make_sums(&c, &outputs[t->rank]);
+    c.p.o.data = outputs[t->rank].o;
+    c.p.lse.data = outputs[t->rank].lse;
+    c.ring.transport = t;
+    c.ring.stats = &q->stats[t->rank];
+    if (t->rank == q->rank && q->field == 0)
+        c.g.dbias.data = NULL;
+    if (t->rank == q->rank && q->field == 1)
+        c.g.dsinks = NULL;
+    if (t->rank == q->rank && q->field == 2)
+        c.g.dslopes = NULL;
+    if (t->rank == q->rank && q->field == 3)
+        c.p.bias.stride_q = ATTN_STRIDE_BROADCAST;
+    q->status[t->rank] = attn_ring_backward(&c.p, &c.g, &c.ring, rooms[t->rank], sizeof rooms[0]);
+}
+
+/* Ranks must ask for the same sums. */
+static void ranks_disagree_about_sums(void)
+{
+    for (int field = 0; field < 4 && virtual_ranks_most() >= 3; field++)
+        for (int rank = -1; rank < 3; rank++) {
+            quarrel q = { field, rank, { 0 }, { { 0 } } };
+            if (!begin_case("rank %d differs in sum %d", rank, field) ||
+                !CHECK(watched_ranks_run(3, quarrel_about_sums, &q) == 0, "no threads"))
+                continue;
+            for (int r = 0; r < 3; r++)
+                CHECK(q.status[r] == (rank < 0 ? ATTN_OK : ATTN_ERR_ARG), "rank %d: %s", r,
+                      attn_status_string(q.status[r]));
+        }
+}
+
+/* Logits that a ring cannot give. */
+static void wrong_logits(void)
+{
+    static float logits[LENGTH * LENGTH];
+    static const int32_t chosen[] = { 4, LENGTH };
+    for (int way = 0; way < 4; way++) {
+        whole_call c;
+        if (!begin_case("logits of a ring, %d", way))
+            continue;
+        make_right(&c);
+        c.ring.transport = &c.t;
+        c.p.logits.data = way == 3 ? out.o : logits;
+        if (way == 0) {
+            c.p.logits.stage = ATTN_LOGITS_SOFTMAX;
+            expect(&c, 0, 0, ATTN_ERR_UNSUPPORTED,
+                   "logits.stage (3) (probabilities) needs all keys at once: set ring.gather");
+            expect_ok(&c, 1); /* Gradients do not look at logits. */
+            c.ring.gather = 1;
+            expect_ok(&c, 0);
+        } else if (way == 1) {
+            c.p.logits.num_rows = LENGTH;
+            expect(&c, 0, 1, ATTN_ERR_ARG, "logits.num_rows (9) exceeds the rows of the call");
+        } else if (way == 2) {
+            c.p.logits.rows = chosen;
+            c.p.logits.num_rows = 2;
+            expect(&c, 0, 1, ATTN_ERR_ARG, "logits.rows[1] (9) must be a row from 0");
+        } else {
+            expect(&c, 0, 1, ATTN_ERR_ARG, "o overlaps logits.data");
+        }
+    }
+}
+
 void test_ring_errors(void)
 {
     for (int i = 0; i < 7; i++)
@@ -646,6 +751,9 @@ void test_ring_errors(void)
     small_workspace();
     failing_transport();
     ranks_disagree();
+    wrong_sums();
+    wrong_logits();
+    ranks_disagree_about_sums();
     wild_key_base();
     empty_rank();
     no_positions();

@@ -475,12 +475,16 @@ typedef enum attn_logits_stage {
 /* An attn_logits asks for logits or probabilities of chosen rows: f32, packed [batch, num_heads_q,
  * num_rows, seq_len_kv]. Columns are the caller's (kv_begin[b] + j), and columns outside the
  * sequence hold -inf, or +0 at stage SOFTMAX. A row beyond q_len[b] is left untouched. With
- * cu_seqlens the columns of each sequence start at 0, and rows count within it. */
+ * cu_seqlens the columns of each sequence start at 0, and rows count within it. Parts of a call fill one
+ * array: p.part leaves rows that it does not hold untouched, and a part of the keys writes its own columns,
+ * at every stage but SOFTMAX. */
 typedef struct attn_logits {
-    int stage;           /* attn_logits_stage */
-    int64_t num_rows;    /* chosen rows; 0 means all seq_len_q rows if rows is NULL */
-    const int32_t *rows; /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... */
-    float *data;         /* NULL turns this output off */
+    int stage; /* attn_logits_stage */
+    int64_t
+        num_rows; /* chosen rows; 0 means all rows held (seq_len_q without p.part) if rows is NULL */
+    /* [num_rows], rows i of every batch entry and head; NULL: 0, 1, ... from the first row held on. */
+    const int32_t *rows;
+    float *data; /* NULL turns this output off */
 } attn_logits;
 
 /* An attn_insight asks what rows look at, in the pass that computes them. All arrays are packed; rows are
@@ -562,8 +566,8 @@ typedef struct attn_state {
  *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
- * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows, logits or
- * impl naive. */
+ * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows or impl
+ * naive. */
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */

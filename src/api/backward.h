@@ -23,8 +23,9 @@
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
  * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
- *   not built. k and v are f32, f16 or bf16. A part excludes dbias, and a part of the keys excludes
- *   dsinks. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
+ *   not built. k and v are f32, f16 or bf16. The gradients of a part are those of its pairs. Its
+ *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
+ *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
  *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
  * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
  *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these

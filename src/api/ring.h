@@ -16,12 +16,17 @@
  *         puts(attn_ring_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank: sizes, lengths, masks, bias,
- *   per-token arrays. Only q, k, v, o, lse, stats (and dout, dlse, dq, dk, dv) are the rank's own.
+ *   per-token arrays. Only q, k, v, o, lse, stats (and gradients) are the rank's own.
  *   They hold its ranges one after the other, in any strides; 0 means packed by the rank's length.
  *   Ranks may differ in strides and in p.layout.
  *   Rows and keys are cut alike, so seq_len_q = seq_len_kv. q_segments and kv_segments tell the
- *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part, logits,
+ *   documents of one sequence apart. A ring takes no cu_seqlens, kv_rows, partial, part,
  *   insight or impl naive; AUTO runs tiled.
+ * Logits. p.logits gives a rank the logits of its rows against all keys, with the bits of one process.
+ *   p.logits.rows counts rows of the whole sequence; ranks may list different ones, and those of other
+ *   ranks are left untouched. Without a list p.logits.data has the rank's rows: [batch, num_heads_q,
+ *   length, seq_len_kv]. Probabilities (stage SOFTMAX) need ring.gather. Logits are written as keys come,
+ *   so after a failure they hold what had come; gradients do not look at them.
  * Bits. A layout that cuts the sequence only where n is a multiple of 1024 is canonical: O, LSE
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
@@ -42,7 +47,7 @@
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
- *   gradients, dq (f32), and the gradients of a part.
+ *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared).
  * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
@@ -50,10 +55,11 @@
  *   ends after it.
  * Errors. All ranks agree on the status before anything is sent, with every exchange and before the
  *   outputs are written. What fails on one rank (its arguments, workspace, fetch, parallel_for or
- *   transport) is returned by all of them, and o, lse, stats, dq, dk, dv are untouched on all of
- *   them. ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length,
- *   a layout, sinks, slopes or in which input arrays are given, all of them return ATTN_ERR_ARG.
- *   Only a rank without a usable transport returns alone.
+ *   transport) is returned by all of them, and the outputs but logits are untouched on all of
+ *   them.
+ *   ring.stats->failed_rank tells whose status it is. If ranks differ in a number, a length, a layout,
+ *   sinks, slopes, in which input arrays are given or in which of dbias, dsinks and dslopes they ask
+ *   for, all of them return ATTN_ERR_ARG. Only a rank without a usable transport returns alone.
  * Threads. Each rank uses workers as attn_forward does; transports may start threads of their own.
  * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
  */
@@ -107,7 +113,7 @@ typedef struct attn_ring_stats {
     int failed_rank;   /* rank whose status is returned; -1: none failed, or parameters differ */
     int canonical;     /* nonzero: the result has the bits of one process */
     int max_pending;   /* most states that a row had at once, the newest included */
-    int64_t exchanges; /* exchanges of shards */
+    int64_t exchanges; /* exchanges of shards, and of sums over rows */
     double bytes_sent, bytes_received;
     double seconds;         /* time in callbacks of the transport, by its clock */
     double pairs;           /* (query, key) pairs of all heads in parts that were not skipped */
@@ -179,11 +185,14 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
                                                        const attn_gradients *g,
                                                        const attn_ring *ring, size_t *bytes);
 
-/* attn_ring_backward() computes the gradients by q, k and v of this rank's positions: sums over the
- * rows of all ranks.
+/* attn_ring_backward() computes the gradients by q, k and v of this rank's positions, and those by
+ * bias, sinks and slopes. dk and dv are sums over the rows of all ranks.
  *
- * It reads o, stats (or lse), dout and dlse of the rank's rows. dbias, dsinks, dslopes and
- * ring.gather are not built. All ranks must call it. Returns the errors of attn_ring_forward. */
+ * It reads o, stats (or lse), dout and dlse of the rank's rows. dsinks, dslopes and the dbias of a bias
+ * that shares its rows are sums over the rows of all ranks, too: every rank must ask for them, and gets
+ * the whole sum with the same bits. Any other dbias has the rank's rows, as dq, and all columns:
+ * [batch, num_heads_q, length, seq_len_kv], packed without the axes that p.bias shares. Ring.gather is
+ * not built. All ranks must call it. Returns the errors of attn_ring_forward. */
 ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);

@@ -80,7 +80,7 @@ static attn_status validate_backward(const attn_params *p, const attn_gradients 
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
     /* If this fails, nothing that is set helps. */
-    status = p ? check_unsupported(p, g, why) : ATTN_OK;
+    status = p ? refuse_fields(p, BY_GRADIENTS, "attn_backward", why) : ATTN_OK;
     if (!status)
         status = validate(p, pr, need_data, why);
     if (status)

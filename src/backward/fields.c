@@ -34,6 +34,7 @@ static void pack_axes(attn_sum_axes *a, const ptrdiff_t given[4])
     settle_strides(4, a->count, a->stride);
 }
 
+/* The bias of a part is that of the whole call; its gradient has the rows that are held. */
 static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d)
 {
     const ptrdiff_t given[4] = { d->stride_batch, d->stride_head, d->stride_q, d->stride_kv };
@@ -41,7 +42,7 @@ static attn_sum_axes bias_axes(const attn_params *p, const attn_bias_gradient *d
                                    p->bias.stride_kv };
     attn_sum_axes a = { .data = d->data,
                         .count = { p->batch, p->num_heads_q,
-                                   longest(p->cu_seqlens_q, p->batch, p->seq_len_q),
+                                   longest(p->cu_seqlens_q, p->batch, rows_held(p)),
                                    longest(p->cu_seqlens_kv, p->batch, p->seq_len_kv) } };
     int axis;
     for (axis = 0; axis < 4; axis++)

@@ -67,15 +67,6 @@ static attn_status check_wishes(const attn_params *p, const attn_gradients *g, t
     return check_bias_strides(d, why);
 }
 
-static attn_status check_unsupported(const attn_params *p, const attn_gradients *g, text *why)
-{
-    if ((p->part.rows || p->part.keys) && g->dbias.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part and dbias: give one of them");
-    if (p->part.keys && g->dsinks)
-        return bad(why, ATTN_ERR_UNSUPPORTED, "part.keys and dsinks: give one of them");
-    return refuse_fields(p, BY_GRADIENTS, "attn_backward", why);
-}
-
 /* check_gradients comes before strides are resolved. With need_data, what the call reads and writes
  * must be there, too. */
 static attn_status check_gradients(const attn_params *p, const attn_gradients *g, int naive,

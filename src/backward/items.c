@@ -58,9 +58,12 @@ static void write_keys(desk *w, int64_t from, int64_t to)
 static void store_bias(const desk *w, const region *a, int first)
 {
     const attn_sum_axes *bias = w->axes;
-    const int64_t from[4] = { w->seq.b, a->head0, a->i0, 0 };
-    const int64_t to[4] = { w->seq.b + 1, a->head1, min64(a->bias_end, bias->count[ATTN_AXIS_ROW]),
-                            bias->count[ATTN_AXIS_KEY] };
+    const attn_part *part = &w->pr->p.part;
+    int64_t from[4] = { w->seq.b, a->head0, max64(0, a->i0 - part->row_begin), 0 };
+    int64_t to[4] = { w->seq.b + 1, a->head1,
+                      min64(a->bias_end - part->row_begin, bias->count[ATTN_AXIS_ROW]),
+                      bias->count[ATTN_AXIS_KEY] };
+    narrow_columns(part, &from[3], &to[3]);
     store_elements(bias, from, to, first);
 }
 
@@ -274,8 +277,13 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
 {
     const attn_params *p = &c->pr.p;
     desk *w = open_desk(c, slot);
+    const int64_t row_begin = a->kept[ATTN_AXIS_ROW] ? p->part.row_begin : 0;
     int64_t from[4], to[4], b;
     take_axis(a, ATTN_AXIS_KEY, INT64_MAX, w->lay->item_keys, &index, &from[3], &to[3]);
+    if (a->kept[ATTN_AXIS_KEY])
+        narrow_columns(&p->part, &from[3], &to[3]);
+    if (from[3] == to[3])
+        return;
     take_axis(a, ATTN_AXIS_ROW, INT64_MAX, w->lay->item_rows, &index, &from[2], &to[2]);
     take_axis(a, ATTN_AXIS_HEAD, p->num_heads_q, 1, &index, &from[1], &to[1]);
     take_axis(a, ATTN_AXIS_BATCH, p->batch, 1, &index, &from[0], &to[0]);
@@ -287,8 +295,8 @@ static void sum_item(const call *c, char *slot, int64_t index, int want, const a
         w->seq = sequence_of(p, b);
         j0 = max64(w->seq.key_from, from[3] - w->seq.column); /* Items take the caller's columns. */
         j1 = min64(to[3] - (a->kept[3] ? w->seq.column : 0), w->seq.key_to);
-        sweep(w, from[1], to[1], max64(from[2], w->seq.row_from), min64(to[2], w->seq.row_to), j0,
-              j1);
+        sweep(w, from[1], to[1], max64(from[2] + row_begin, w->seq.row_from),
+              min64(to[2], w->seq.row_to - row_begin) + row_begin, j0, j1);
     }
     store_elements(a, from, to, 0);
 }

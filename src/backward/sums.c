@@ -12,7 +12,8 @@ static float *element_of(const desk *w, int64_t i, int64_t j)
 {
     const attn_sum_axes *a = w->axes;
     return a->data + w->seq.b * a->stride[ATTN_AXIS_BATCH] + w->head * a->stride[ATTN_AXIS_HEAD] +
-           i * a->stride[ATTN_AXIS_ROW] + (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
+           (i - w->pr->p.part.row_begin) * a->stride[ATTN_AXIS_ROW] +
+           (w->seq.column + j) * a->stride[ATTN_AXIS_KEY];
 }
 
 /* d logit / d slope is minus the distance. */

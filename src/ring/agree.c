@@ -84,6 +84,22 @@ OWN_FRAME static uint32_t call_hash(const attn_params *p, int gradients, const a
     return hash;
 }
 
+/* mix_sums adds which sums over rows a call has, and of what size. */
+OWN_FRAME static uint32_t mix_sums(uint32_t hash, const attn_params *p, const attn_gradients *g)
+{
+    ring_plan pl;
+    int axis;
+    memset(&pl, 0, sizeof pl);
+    if (!g)
+        return hash;
+    plan_sums(p, g, &pl);
+    hash = mix_in(hash, pl.sink_floats);
+    hash = mix_in(hash, pl.slope_floats);
+    for (axis = 0; axis < 4; axis++)
+        hash = mix_in(hash, g->dbias.data ? pl.bias.kept[axis] : -1);
+    return hash;
+}
+
 /* agree_on_call relies on this: all numbers are equal if the largest and the smallest are. */
 static attn_status agree_on_call(const attn_transport *t, attn_ring_stats *stats, uint32_t hash)
 {

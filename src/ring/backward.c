@@ -7,8 +7,7 @@
  */
 #pragma once
 
-#include "agree.c"
-#include "parts.c"
+#include "sums.c"
 
 /* gift_at tells where gradients lie in the buffer of message t. */
 static int64_t gift_at(const ring_call *c, int t)
@@ -41,16 +40,6 @@ static void add_rows(float *to, int64_t length, int64_t at, const float *from, i
         add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
 }
 
-static float *floats_at(const ring_call *c, int64_t offset)
-{
-    return (float *)(void *)(c->base + offset);
-}
-
-static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
-{
-    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
-}
-
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
  * attn_backward writes nothing. */
 static void set_part_gradients(ring_call *c)
@@ -78,12 +67,14 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
         if (!has_pairs(c))
             continue;
         set_part_gradients(c);
+        set_part_sums(c, &rows);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
         add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
                  rows.range.count, s->entries_q, s->dim);
         add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
         add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
                  s->entries_kv, s->dim_v);
+        add_part_sums(c, &rows);
     }
     return status;
 }
@@ -165,6 +156,9 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
     attn_status status = load_own(c);
     int t;
     zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
+    zeros_at(c, c->pl.sums, c->pl.sum_floats);
+    if (!status)
+        status = take_sinks(c);
     for (t = 0; t < cuts->ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
@@ -179,8 +173,10 @@ OWN_FRAME static attn_status ring_gradients(ring_call *c)
         if (!status && t < cuts->ranks)
             join_gifts(c, t);
     }
-    status = agree_on_status(c->t, c->stats, status);
-    if (!status)
-        write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
-    return status;
+    status = add_up_sums(c, status);
+    if (status)
+        return status;
+    write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    give_sums(c);
+    return ATTN_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "../merge.c"
 #include "agree.c"
-#include "parts.c"
+#include "logits.c"
 
 static attn_state slot_states(const ring_call *c, int slot)
 {
@@ -136,7 +136,7 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     ring_walk keys = { 0 };
     while (!status && next_range(&c->pl.cuts, shard->source, &keys))
         status = compute_range(c, shard, &keys);
-    return status;
+    return status ? status : logits_of_shard(c, shard);
 }
 
 /* scatter_range copies keys or values of a range of a shard to their place in the whole
@@ -175,7 +175,7 @@ static attn_status compute_gathered(ring_call *c)
     set_all_keys(c);
     status = compute_rows(c, &slot);
     add_entry(c, root, slot);
-    return status;
+    return status ? status : logits_of_part(c);
 }
 
 static ring_message forward_message(const ring_call *c, int step)

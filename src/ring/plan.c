@@ -2,6 +2,10 @@
  * SPDX-License-Identifier: MIT
  *
  *     workspace = | alignment | ring_call | entries | buffer 0 | buffer 1 | ... | work of a part |
+ *
+ * Sums over rows, that is dsinks, dslopes and dbias, lie one behind the other. The ranks add up what is
+ * a sum over all rows, which is the first part of them: a bias with rows comes last, and has a gradient
+ * of this rank's rows.
  */
 #pragma once
 
@@ -27,8 +31,13 @@ typedef struct ring_plan {
      * all entries. */
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
-    int64_t buffer[2], states, gathered;
+    int64_t buffer[2], states, gathered, logit_rows;
     int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
+    int64_t sink_floats, slope_floats, sum_floats;
+    int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
+    attn_sum_axes
+        bias; /* bias has the axes of dbias on this rank, and no data if none is wanted. */
+    int64_t sums, arrived, part_sums, part_bias;
     int64_t work, work_bytes, bytes;
 } ring_plan;
 
@@ -50,6 +59,16 @@ typedef struct ring_call {
     ring_entry *entries;
     int64_t entry_count;
 } ring_call;
+
+static float *floats_at(const ring_call *c, int64_t offset)
+{
+    return (float *)(void *)(c->base + offset);
+}
+
+static float *zeros_at(const ring_call *c, int64_t offset, int64_t count)
+{
+    return memset(c->base + offset, 0, (size_t)count * sizeof(float));
+}
 
 #define RING_HEAD aligned((int64_t)sizeof(ring_call))
 
@@ -107,6 +126,8 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
                                                 size_t *bytes)
 {
     attn_params part = *p;
+    attn_status status;
+    size_t need;
     int r;
     part.part.rows = 1;
     part.part.row_count = share_of(c, rank).longest;
@@ -115,10 +136,21 @@ OWN_FRAME static attn_status forward_part_bytes(const attn_params *p, const ring
         part.part.key_count = max64(part.part.key_count, share_of(c, r).longest);
     part.partial = 1;
     part.kv_begin = NULL;
-    return attn_workspace_size(&part, bytes);
+    part.logits.data = NULL;
+    status = attn_workspace_size(&part, bytes);
+    if (status || !p->logits.data)
+        return status;
+    part.partial = 0;
+    part.o.data = part.lse.data = part.stats.data = NULL;
+    part.logits = p->logits;
+    if (!part.logits.rows)
+        part.logits.num_rows = min64(part.logits.num_rows, part.part.row_count);
+    status = attn_workspace_size(&part, &need);
+    *bytes = need > *bytes ? need : *bytes;
+    return status;
 }
 
-/* Every part gives all three gradients, in f32. */
+/* Every part gives dq, dk and dv, in f32. */
 static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g, size_t *bytes)
 {
     attn_gradients all;
@@ -128,6 +160,9 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     all.gemms = g->gemms;
     all.dlse.data = g->dlse.data;
     all.score_derivative = g->score_derivative;
+    all.dbias = g->dbias;
+    all.dsinks = g->dsinks;
+    all.dslopes = g->dslopes;
     all.dq.data = all.dk.data = all.dv.data = bytes; /* They are not written. */
     status = attn_backward_workspace_size(p, &all, &need);
     *bytes = need > *bytes ? need : *bytes;
@@ -157,12 +192,15 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     ring_walk rows = { 0 };
     int64_t row_count = -1, key_count = -1;
     part.part.rows = part.part.keys = 1;
+    part.logits.data = NULL;
     status = gradients_bytes(&part, g, bytes); /* A rank without rows checks the fields, too. */
     while (!status && next_range(c, own, &rows)) {
         ring_walk keys = { 0 };
         int rank = 0;
         part.part.row_begin = rows.range.begin;
         part.part.row_count = rows.range.count;
+        part.part.key_begin = part.part.key_count = 0; /* dsinks come from a part of no keys. */
+        status = gradients_bytes(&part, g, bytes);
         while (!status && next_keys(c, &rank, &keys, &part.part)) {
             if (!lengths && part.part.row_count == row_count && part.part.key_count == key_count)
                 continue;
@@ -174,9 +212,10 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
     return status;
 }
 
-static void plan_ring_forward(ring_plan *pl)
+static void plan_ring_forward(const attn_params *p, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int lists_rows = p->logits.data && !p->logits.rows;
     pl->rows = times(s->entries_q, pl->length);
     pl->slot_floats = whole_lines(times(pl->rows, plus(s->dim_v, 2)));
     pl->slots = states_at_once(&pl->cuts, pl->rank);
@@ -187,9 +226,54 @@ static void plan_ring_forward(ring_plan *pl)
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
     pl->gathered =
         place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
-static void plan_ring_backward(ring_plan *pl)
+/* bias_of_rows gives the packed axes of dbias of `rows` rows. */
+static attn_sum_axes bias_of_rows(const attn_params *p, const attn_gradients *g, int64_t rows)
+{
+    static const ptrdiff_t packed[4] = { 0, 0, 0, 0 };
+    const ptrdiff_t of_bias[4] = { p->bias.stride_batch, p->bias.stride_head, p->bias.stride_q,
+                                   p->bias.stride_kv };
+    attn_sum_axes a = { .data = g->dbias.data,
+                        .count = { p->batch, p->num_heads_q, rows, p->seq_len_kv } };
+    int axis;
+    for (axis = 0; axis < 4; axis++)
+        a.kept[axis] = of_bias[axis] != ATTN_STRIDE_BROADCAST;
+    pack_axes(&a, packed);
+    return a;
+}
+
+static int64_t floats_of_bias(const attn_sum_axes *a)
+{
+    return a->data ? times(times(a->count[0], a->count[1]), times(a->count[2], a->count[3])) : 0;
+}
+
+/* keeps_pairs tells whether an element of dbias sums no rows and no keys, so that one part has all of it. */
+static int keeps_pairs(const attn_sum_axes *bias)
+{
+    return bias->kept[ATTN_AXIS_ROW] && bias->kept[ATTN_AXIS_KEY];
+}
+
+static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *pl)
+{
+    const int64_t sets = p->alibi_stride == ATTN_STRIDE_BROADCAST ? 1 : p->batch;
+    const attn_sum_axes of_part = bias_of_rows(p, g, pl->row_range);
+    int64_t floats;
+    pl->sink_floats = g->dsinks ? p->num_heads_q : 0;
+    pl->slope_floats = g->dslopes ? times(sets, p->num_heads_q) : 0;
+    pl->bias = bias_of_rows(p, g, pl->length);
+    floats = plus(pl->sink_floats, pl->slope_floats);
+    pl->sum_floats = plus(floats, floats_of_bias(&pl->bias));
+    pl->shared_floats = pl->bias.kept[ATTN_AXIS_ROW] ? floats : pl->sum_floats;
+    pl->sums = place(&pl->bytes, pl->sum_floats, sizeof(float));
+    pl->arrived = place(&pl->bytes, pl->shared_floats, sizeof(float));
+    pl->part_sums = place(&pl->bytes, max64(pl->sink_floats, pl->slope_floats), sizeof(float));
+    pl->part_bias =
+        place(&pl->bytes, keeps_pairs(&of_part) ? 0 : floats_of_bias(&of_part), sizeof(float));
+}
+
+static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
     const int64_t gift = gift_floats(s, pl->longest);
@@ -203,6 +287,7 @@ static void plan_ring_backward(ring_plan *pl)
     pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
     pl->part_dv =
         place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+    plan_sums(p, g, pl);
 }
 
 /* size_of_parts sizes the workspace of the parts. */
@@ -216,8 +301,8 @@ static attn_status size_of_parts(const attn_params *p, const attn_gradients *g,
 }
 
 /* plan_ring gives the parts `work` bytes. */
-static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring, size_t work,
-                      ring_plan *pl)
+static void plan_ring(const attn_params *p, const attn_gradients *g, const attn_ring *ring,
+                      size_t work, ring_plan *pl)
 {
     memset(pl, 0, sizeof *pl);
     pl->rank = ring->transport->rank;
@@ -226,19 +311,19 @@ static void plan_ring(const attn_params *p, int gradients, const attn_ring *ring
     plan_lengths(pl);
     pl->work_bytes = work > (size_t)ADDRESS_LIMIT ? TOO_BIG : (int64_t)work;
     pl->bytes = RING_HEAD;
-    if (gradients)
-        plan_ring_backward(pl);
+    if (g)
+        plan_ring_backward(p, g, pl);
     else
-        plan_ring_forward(pl);
+        plan_ring_forward(p, pl);
     pl->work = place(&pl->bytes, pl->work_bytes, 1);
     pl->bytes = plus(pl->bytes, ALIGNMENT - 1); /* The workspace may begin anywhere. */
 }
 
-OWN_FRAME static int64_t planned_bytes(const attn_params *p, int gradients, const attn_ring *ring,
-                                       size_t work)
+OWN_FRAME static int64_t planned_bytes(const attn_params *p, const attn_gradients *g,
+                                       const attn_ring *ring, size_t work)
 {
     ring_plan pl;
-    plan_ring(p, gradients, ring, work, &pl);
+    plan_ring(p, g, ring, work, &pl);
     return pl.bytes;
 }
 
@@ -248,7 +333,7 @@ static attn_status ring_bytes(const attn_params *p, const attn_gradients *g, con
 {
     size_t work;
     const attn_status status = size_of_parts(p, g, ring, &work);
-    *bytes = status ? 0 : planned_bytes(p, g != NULL, ring, work);
+    *bytes = status ? 0 : planned_bytes(p, g, ring, work);
     return !status && *bytes >= ADDRESS_LIMIT ? ATTN_ERR_OVERFLOW : status;
 }
 

@@ -119,7 +119,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     size_t work;
     memset(c, 0, sizeof *c);
     size_of_parts(p, g, ring, &work); /* It cannot fail, as it has passed before. */
-    plan_ring(p, g != NULL, ring, work, &c->pl);
+    plan_ring(p, g, ring, work, &c->pl);
     c->base = base;
     c->t = ring->transport;
     c->stats = stats;
@@ -127,6 +127,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     resolve_own(&c->own, c->pl.length);
     c->p = c->own;
     c->p.layout = ATTN_LAYOUT_BHSD; /* Only buffers of parts are packed. */
+    c->p.logits.data = NULL;        /* Calls of their own give logits. */
     if (g) {
         c->own_g = *g;
         resolve_own_gradients(&c->own, &c->own_g, c->pl.length);
@@ -134,6 +135,7 @@ OWN_FRAME static ring_call *open_ring_call(const attn_params *p, const attn_grad
     } else {
         memset(base + c->pl.used, 0, (size_t)c->pl.slots);
         c->entries = (ring_entry *)(void *)(base + c->pl.entries);
+        choose_rows(c);
     }
     stats->canonical = !g && is_canonical(&c->pl.cuts);
     return c;
@@ -153,8 +155,9 @@ static attn_status ring_run(const attn_params *p, const attn_gradients *g, int g
     status = check_ring(p, g, gradients, ring, workspace, bytes, &why);
     status = agree_on_status(ring->transport, &stats, status);
     if (!status)
-        status = agree_on_call(ring->transport, &stats,
-                               call_hash(p, gradients, ring, ring->transport->size));
+        status =
+            agree_on_call(ring->transport, &stats,
+                          mix_sums(call_hash(p, gradients, ring, ring->transport->size), p, g));
     if (!status) {
         c = open_ring_call(p, g, ring, &stats, workspace);
         status = g ? ring_gradients(c) : ring_attention(c);

@@ -145,14 +145,23 @@ static attn_status check_ring_gradients(const attn_params *p, const attn_gradien
 {
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (g->dbias.data || g->dsinks || g->dslopes)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "dbias, dsinks and dslopes are not built for a ring: leave them NULL");
     if (ring->gather)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
                          " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
+    return ATTN_OK;
+}
+
+/* check_ring_logits wants what the parts of a ring can give. */
+static attn_status check_ring_logits(const attn_params *p, const attn_ring *ring, text *why)
+{
+    if (p->logits.data && p->logits.stage == ATTN_LOGITS_SOFTMAX && !ring->gather)
+        return bad_field(why, ATTN_ERR_UNSUPPORTED, "logits.stage", p->logits.stage,
+                         " (probabilities) needs all keys at once: set ring.gather");
+    if (p->logits.data && p->seq_len_kv > INT32_MAX)
+        return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
+                         " must be below 2^31 where a ring gives logits");
     return ATTN_OK;
 }
 
@@ -163,9 +172,9 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
-    if (!status && gradients)
-        status = check_ring_gradients(p, g, ring, why);
-    return status;
+    if (status)
+        return status;
+    return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -176,6 +185,8 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
     local->backend = NULL; /* Only the arguments are checked. */
     local->part.rows = local->part.keys = 1;
     local->part.row_count = local->part.key_count = length;
+    if (local->logits.stage == ATTN_LOGITS_SOFTMAX) /* The parts of the call may have all keys. */
+        local->logits.stage = ATTN_LOGITS_BIAS;
     if (ring->fetch)
         local->k.data = local->v.data = &not_read;
 }
