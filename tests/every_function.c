@@ -318,6 +318,9 @@ static void ring(void)
     OK(attn_dilated_ring_workspace_size(&p, &d, &r, &bytes));
     HOLDS(strcmp(attn_dilated_ring_check(&p, &d, &r, MEMORY, WHY), "ok") == 0);
     OK(attn_dilated_ring_forward(&p, &d, &r, workspace, bytes));
+    OK(attn_ring_decode_workspace_size(&p, &r, &bytes));
+    HOLDS(strcmp(attn_ring_decode_check(&p, &r, MEMORY, WHY), "ok") == 0);
+    OK(attn_ring_decode_forward(&p, &r, workspace, bytes));
 }
 
 int main(void)
