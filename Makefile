@@ -99,7 +99,7 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := tests/bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode prompt_cache llm gradients \
-            train multi_expert opencl out_of_core longnet ring parts logits evict sparse indexer skip
+            train multi_expert opencl out_of_core longnet ring ring_decode parts logits evict sparse indexer skip
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
@@ -232,6 +232,7 @@ $(BUILD)/dropout_mask: $(BUILD)/obj/tests/dropout_mask.o $(LIB)
 $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(BUILD)/ring: $(call objects,examples/ring_rank.c examples/virtual_ranks.c)
+$(BUILD)/ring_decode: $(call objects,examples/virtual_ranks.c)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
 PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_table $(BUILD)/measure_test \
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)
@@ -457,7 +458,7 @@ check-mpi: $(LIB) $(BUILD)/bench $(if $(shell command -v $(MPICC)),$(MPI_PROGRAM
 check-threads: ## real threads under ThreadSanitizer
 	$(call submake,tsan,$(CC),-O1 -g1 -fsanitize=thread $(SANITIZE),\
 	  $(BUILD)/tsan/test SIMD="$(RUNNABLE_SIMD)")
-	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring dilated_ring
+	$(NO_DEVICE) ATTN_TEST_QUICK=1 $(BUILD)/tsan/test threads decode backward resume ring dilated_ring ring_decode
 
 ATTN_FUZZ ?= 1000000
 check-sanitize: ## all groups and a million random calls under ASan and UBSan

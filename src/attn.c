@@ -19,6 +19,7 @@
 #include "dilated/dilated.c"
 #include "ring/ring.c"
 #include "dilated_ring/dilated_ring.c"
+#include "ring_decode/ring_decode.c"
 
 /* ------------------------------------------------------------------------------------------------
  * MIT License

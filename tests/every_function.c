@@ -324,6 +324,9 @@ static void ring(void)
     OK(attn_dilated_ring_backward_workspace_size(&tiled, &d, &g, &r, &bytes));
     HOLDS(strcmp(attn_dilated_ring_backward_check(&tiled, &d, &g, &r, MEMORY, WHY), "ok") == 0);
     OK(attn_dilated_ring_backward(&tiled, &d, &g, &r, workspace, bytes));
+    OK(attn_ring_decode_workspace_size(&p, &r, &bytes));
+    HOLDS(strcmp(attn_ring_decode_check(&p, &r, MEMORY, WHY), "ok") == 0);
+    OK(attn_ring_decode_forward(&p, &r, workspace, bytes));
 }
 
 int main(void)

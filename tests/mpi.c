@@ -8,6 +8,7 @@
  */
 #include "../attn_mpi.h"
 #include "dilated_rank.h"
+#include "ring_decode_rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,27 @@ static void run_dilated(tally *n, int rounds)
     }
 }
 
+/* Decoding: equal bits on all ranks, each of which compares with one process or the oracle. */
+static void run_decode(tally *n, int kind, int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        decode_problem x;
+        decode_outcome out = { "one process failed", { 0 }, 0, 0 };
+        int most, least;
+        if (decode_problem_make(&x, n->seed + (uint64_t)i, n->t->size, kind))
+            decode_rank_run(&x, n->t, &out);
+        most = n->t->agree(n->t->user, (int)(out.sum >> 2));
+        least = 0x3fffffff - n->t->agree(n->t->user, 0x3fffffff - (int)(out.sum >> 2));
+        if (most != least && out.why[0] == '\0')
+            snprintf(out.why, sizeof out.why, "ranks have other bits");
+        n->cases++;
+        n->failed += out.why[0] != '\0';
+        if (out.why[0] != '\0')
+            fprintf(stderr, "FAILED mpi: decode, %d: %s\n", i, out.why);
+        decode_problem_free(&x);
+    }
+}
+
 /* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
 static void run_faults(tally *n, int backward)
 {
@@ -138,6 +160,8 @@ int main(int argc, char **argv)
     run_cases(&n, RING_SMALL, n.t->size < 3 ? 48 : 24);
     run_cases(&n, RING_MIXED, 4);
     run_dilated(&n, 48);
+    run_decode(&n, DECODE_SMALL, 48);
+    run_decode(&n, DECODE_ALIGNED, 6);
     run_faults(&n, 0);
     if (n.t->size < 4)
         run_faults(&n, 1);

@@ -17,9 +17,9 @@ begin=$(date +%s)
 # One test program cuts messages into blocks of 64 bytes, as others do at a mebibyte.
 build() { # build WRAPPER NAME
     # shellcheck disable=SC2086 # words
-    "$1" $FLAGS attn_mpi.c tests/mpi.c tests/ring_cases.c tests/dilated_rank.c tests/oracle.c \
+    "$1" $FLAGS attn_mpi.c tests/mpi.c tests/ring_cases.c tests/dilated_rank.c tests/ring_decode_rank.c tests/oracle.c \
         tests/oracle_backward.c tests/strides.c "$library" -o "$work/test_$2" -lm -lpthread -ldl &&
-        "$1" $FLAGS -DATTN_MPI_BLOCK=64 attn_mpi.c tests/mpi.c tests/ring_cases.c tests/dilated_rank.c tests/oracle.c \
+        "$1" $FLAGS -DATTN_MPI_BLOCK=64 attn_mpi.c tests/mpi.c tests/ring_cases.c tests/dilated_rank.c tests/ring_decode_rank.c tests/oracle.c \
             tests/oracle_backward.c tests/strides.c "$library" -o "$work/test_blocks_$2" -lm -lpthread -ldl &&
         "$1" $FLAGS attn_mpi.c examples/mpi_ring.c examples/ring_rank.c "$library" \
             -o "$work/mpi_ring_$2" -lm -lpthread -ldl

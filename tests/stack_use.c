@@ -362,6 +362,28 @@ static void branches_in_workspace(const attn_params *p, const attn_dilated *d,
     free(room);
 }
 
+static void run_ring_decode(void)
+{
+    static const attn_transport echo = { 2,          0,        NULL,        echo_agree,
+                                         echo_begin, echo_end, echo_cancel, NULL };
+    static attn_params p;
+    static attn_ring ring;
+    size_t bytes;
+    void *room;
+    if (params.batch != 1 || params.impl == ATTN_IMPL_NAIVE)
+        return;
+    p = params;
+    ring.transport = &echo;
+    ring.shard = 10;
+    if (attn_ring_decode_workspace_size(&p, &ring, &bytes) != ATTN_OK)
+        abort();
+    room = malloc(bytes);
+    attn_ring_decode_check(&p, &ring, room, bytes, text, sizeof text);
+    if (attn_ring_decode_forward(&p, &ring, room, bytes) != ATTN_OK)
+        abort();
+    free(room);
+}
+
 static void run_dilated_ring(void)
 {
     static const attn_transport echo = { 2,          0,        NULL,        echo_agree,
@@ -467,15 +489,21 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
         size_t more; /* than the limit: these call the others */
-    } calls[] = {
-        { "attn_forward", run_forward, 0 },     { "attn_check", run_check, 0 },
-        { "insight", run_insight, 0 },          { "skip", run_skip, 0 },
-        { "attn_index", run_index, 0 },         { "attn_explain", run_explain, 0 },
-        { "attn_state_finish", run_states, 0 }, { "attn_rope_apply", run_rope, 0 },
-        { "attn_cache", run_cache, 0 },         { "attn_backward", run_backward, 0 },
-        { "attn_resume", run_resume, 1536 },    { "attn_dilated", run_dilated, 768 },
-        { "attn_ring", run_ring, 2048 },        { "attn_dilated_ring", run_dilated_ring, 2048 }
-    };
+    } calls[] = { { "attn_forward", run_forward, 0 },
+                  { "attn_check", run_check, 0 },
+                  { "insight", run_insight, 0 },
+                  { "skip", run_skip, 0 },
+                  { "attn_index", run_index, 0 },
+                  { "attn_explain", run_explain, 0 },
+                  { "attn_state_finish", run_states, 0 },
+                  { "attn_rope_apply", run_rope, 0 },
+                  { "attn_cache", run_cache, 0 },
+                  { "attn_backward", run_backward, 0 },
+                  { "attn_resume", run_resume, 1536 },
+                  { "attn_dilated", run_dilated, 768 },
+                  { "attn_ring", run_ring, 2048 },
+                  { "attn_dilated_ring", run_dilated_ring, 2048 },
+                  { "attn_ring_decode", run_ring_decode, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;
     int failed = 0;

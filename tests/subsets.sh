@@ -372,6 +372,56 @@ int main(void)
     return 0;
 }
 END
+cat > grow.c <<'END'
+#include "attn.h"
+#include <stdio.h>
+static int agree(void *user, int value)
+{
+    (void)user;
+    return value;
+}
+static int begin(void *user, const void *send, size_t sent, void *receive, size_t received)
+{
+    (void)user, (void)send, (void)sent, (void)receive, (void)received;
+    return 1;
+}
+static int end(void *user)
+{
+    (void)user;
+    return 1;
+}
+static void cancel(void *user)
+{
+    (void)user;
+}
+int main(void)
+{
+    static float x[24], o[24];
+    static char workspace[1 << 20];
+    attn_params p = {0};
+    attn_transport alone = {0};
+    attn_ring ring = {0};
+    int i;
+    for (i = 0; i < 24; i++)
+        x[i] = (float)(i % 5);
+    alone.size = 1;
+    alone.agree = agree;
+    alone.begin = begin;
+    alone.end = end;
+    alone.cancel = cancel;
+    ring.transport = &alone;
+    p.batch = p.num_heads_q = p.causal = 1;
+    p.seq_len_q = 1;
+    p.seq_len_kv = 3;
+    p.head_dim = 8;
+    p.q.data = p.k.data = p.v.data = x;
+    p.o.data = o;
+    if (attn_ring_decode_forward(&p, &ring, workspace, sizeof workspace) != ATTN_OK)
+        return 1;
+    printf("%.9g", (double)o[1]);
+    return 0;
+}
+END
 cat > resume.c <<'END'
 #include "attn.h"
 #include <stdio.h>
@@ -582,6 +632,7 @@ resume|resume.c|1500
 patterns dilated|long.c|46 1.99823678 0.00871065818
 ring|ring.c|-0.0196666885
 dilated_ring|far.c|1.99823678
+ring_decode|grow.c|1.08702469
 TABLE
 }
 

@@ -9,8 +9,9 @@
 #     sh tools/amalgamate.sh --check                whether the files in the root are up to date
 #
 # DIR is the root of the repository without an argument. A level is a room of src/attn.c: forward
-# explain options merge rope cache backward resume patterns index dilated ring dilated_ring. With it come
-# forward, which every attn.h declares, and the levels that its header includes. Another room comes alone.
+# explain options merge rope cache backward resume patterns index dilated ring dilated_ring ring_decode.
+# With it come forward, which every attn.h declares, and the levels that its header includes. Another
+# room comes alone.
 #
 # A room goes in once: where the first room that includes it stands, behind the rooms that it
 # includes itself. Includes of files outside src/ stay as they are, and so does that of attn.h,

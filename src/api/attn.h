@@ -939,6 +939,7 @@ ATTN_API const char *attn_impl_name(int impl);
 #include "dilated.h"
 #include "ring.h"
 #include "dilated_ring.h"
+#include "ring_decode.h"
 #include "backend.h"
 
 #ifdef __cplusplus

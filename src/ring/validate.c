@@ -91,12 +91,6 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     const attn_status status = check_counts(p, &batch, 1, why);
     if (status)
         return status;
-    if (p->seq_len_q != p->seq_len_kv) {
-        put_field(why, "seq_len_q", p->seq_len_q);
-        put(why, " must be ");
-        put_field(why, "seq_len_kv", p->seq_len_kv);
-        return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
-    }
     if (p->seq_len_kv < 0 || p->seq_len_kv > RING_MOST_LENGTH)
         return bad_field(why, ATTN_ERR_OVERFLOW, "seq_len_kv", p->seq_len_kv,
                          " must be from 0 to 2^45 for a ring");
@@ -165,6 +159,16 @@ static attn_status check_ring_logits(const attn_params *p, const attn_ring *ring
     return ATTN_OK;
 }
 
+static attn_status check_rows_cut(const attn_params *p, text *why)
+{
+    if (p->seq_len_q == p->seq_len_kv)
+        return ATTN_OK;
+    put_field(why, "seq_len_q", p->seq_len_q);
+    put(why, " must be ");
+    put_field(why, "seq_len_kv", p->seq_len_kv);
+    return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
+}
+
 /* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
 static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
                                const attn_ring *ring, text *why)
@@ -172,6 +176,8 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
+    if (!status)
+        status = check_rows_cut(p, why);
     if (status)
         return status;
     return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
