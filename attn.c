@@ -22295,6 +22295,9 @@ static attn_status check_decode_query(const attn_params *p, const attn_ring *rin
     if (ring->fetch)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "ring.fetch is set, but decoding over ranks reads k.data and v.data");
+    if (p->logits.data)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "logits.data is set, but no rank of decoding over ranks sees all keys");
     return ATTN_OK;
 }
 

@@ -2415,7 +2415,7 @@ ATTN_API const char *attn_dilated_ring_backward_check(const attn_params *p, cons
  *   a layout that is not canonical, and the workspace of a call. A contiguous range is few nodes. In
  *   a striped layout each shard is one or more, so larger shards send and hold less.
  * Traffic. It takes size - 1 exchanges, in which every state visits every rank.
- * Refused. ring.gather, ring.arrival and ring.fetch, and what a ring refuses.
+ * Refused. logits, ring.gather, ring.arrival and ring.fetch, and what a ring refuses.
  * Errors. They are those of attn_ring_forward: all ranks return one status, and unless it is ATTN_OK
  *   o, lse and stats are untouched on all of them.
  * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).

@@ -165,6 +165,7 @@ MAKER(no_transport, x->ring.transport = NULL)
 MAKER(gather, x->ring.gather = 1)
 MAKER(arrival, x->ring.arrival = 1)
 MAKER(fetch, x->ring.fetch = fetch_nothing)
+MAKER(logits, x->p.logits.data = x->p.o.data)
 MAKER(naive, x->p.impl = ATTN_IMPL_NAIVE)
 MAKER(varlen, x->p.cu_seqlens_kv = lengths)
 MAKER(pages, x->p.kv_rows.page_size = 16)
@@ -187,6 +188,8 @@ static void run_misuse(void)
           "ring.arrival (1) is set, but decoding over ranks merges states in one order", 0 },
         { fetch, ATTN_ERR_UNSUPPORTED,
           "ring.fetch is set, but decoding over ranks reads k.data and v.data", 0 },
+        { logits, ATTN_ERR_UNSUPPORTED,
+          "logits.data is set, but no rank of decoding over ranks sees all keys", 0 },
         { naive, ATTN_ERR_UNSUPPORTED, "impl (2) (naive): a ring is built for ATTN_IMPL_TILED", 0 },
         { varlen, ATTN_ERR_UNSUPPORTED,
           "cu_seqlens_kv is set, but a ring of ranks does not take it", 0 },
