@@ -275,7 +275,8 @@ MAKER(q_len, x->c.p.q_len = lengths; x->c.p.kv_len = lengths + 1)
 MAKER(kv_len, x->c.p.kv_len = lengths)
 MAKER(naive, x->c.p.impl = ATTN_IMPL_NAIVE)
 MAKER(varlen, x->c.p.cu_seqlens_kv = lengths)
-MAKER(chunks, x->c.p.chunk_size = 4)
+MAKER(tree, x->c.p.tree_parents = lengths)
+MAKER(prefix, x->c.p.causal = 1; x->c.p.prefix = lengths)
 MAKER(rows, x->c.p.seq_len_q = LENGTH - 1)
 MAKER(offset, x->branch.offset = 9)
 MAKER(merge, x->c.d.merge = 2)
@@ -311,8 +312,10 @@ static void run_misuse(void)
         { naive, ATTN_ERR_UNSUPPORTED, "impl (2) (naive): a ring is built for ATTN_IMPL_TILED", 0 },
         { varlen, ATTN_ERR_UNSUPPORTED,
           "cu_seqlens_kv is set, but a ring of ranks does not take it", 0 },
-        { chunks, ATTN_ERR_UNSUPPORTED,
-          "chunk_size (4) is set, but dilated attention does not take it", 0 },
+        { tree, ATTN_ERR_UNSUPPORTED, "tree_parents is set, but dilated attention does not take it",
+          0 },
+        { prefix, ATTN_ERR_UNSUPPORTED,
+          "prefix is set, but ranks gather only the keys up to their last row", 0 },
         { rows, ATTN_ERR_UNSUPPORTED,
           "seq_len_q (127) must be seq_len_kv (128): a ring cuts rows and keys alike", 0 },
         { offset, ATTN_ERR_ARG, "branches[0].offset (9) must be below its dilation (3)", 0 },

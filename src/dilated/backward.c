@@ -272,6 +272,7 @@ OWN_FRAME static void ask_gradients_of(dilated_slot *w)
     int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = g->gemms;
+    w->g.score_derivative = g->score_derivative;
     if (w->run->d.merge == ATTN_DILATED_MEAN) {
         w->g.dout.data = SLOT_FLOATS(w, lay->dout);
     } else {
@@ -354,6 +355,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     memset(&w->g, 0, sizeof w->g);
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
+    w->g.score_derivative = g->score_derivative;
     w->g.dsinks = g->dsinks;
     return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }

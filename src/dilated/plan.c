@@ -142,6 +142,9 @@ static void strip_call(attn_params *p)
     memset(&p->stats, 0, sizeof p->stats);
     SHARE_PAIRS(p->bias);
     SHARE_PAIRS(p->bool_mask);
+    SHARE_PAIRS(p->bit_mask);
+    p->q_segments_stride = p->kv_segments_stride = ATTN_STRIDE_BROADCAST;
+    p->prefix = NULL;
     p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->sinks = NULL;
     p->softmax1 = 0;
