@@ -3175,7 +3175,7 @@ static const call_field call_fields[] = {
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(kv_begin, F_I32, NO_DILATED | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
@@ -18151,7 +18151,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
 /* In a call of a branch all rows and keys are in use. */
 static void clear_lengths(attn_params *p)
 {
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
 }
 
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
@@ -18439,7 +18439,8 @@ static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *he
                           ptrdiff_t *kv)
 {
     const attn_view *v = &w->view;
-    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + v->key * *kv;
+    const int64_t column = w->s.column + v->key;
+    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + column * *kv;
     *batch = given_stride(*q + *kv, v->entry);
     *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));
@@ -21305,6 +21306,9 @@ static attn_status check_one_range(const attn_params *p, const attn_ring *ring, 
 static attn_status check_ring_of_branches(const attn_params *p, const attn_dilated *d,
                                           const attn_ring *ring, text *why)
 {
+    if (p->kv_begin)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_begin is set, but ranks of dilated attention cut rows and keys alike");
     if (p->prefix)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "prefix is set, but ranks gather only the keys up to their last row");

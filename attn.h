@@ -1960,7 +1960,8 @@ ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *
  *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
  *     attn_dilated_forward(&p, &d, workspace, need);
  *
- * Positions. A sequence has kv_len positions, and each of them is a key. The q_len rows are the
+ * Positions. A sequence has kv_len positions, and each of them is a key (position 0 is the first in
+ *   use, column kv_begin). The q_len rows are the
  *   last positions: all of them in training and prefill, a chunk of a prompt, or one token in
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
@@ -1989,7 +1990,7 @@ ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
- *   kv_len, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
+ *   kv_len, kv_begin, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
  *   bit_mask, mask and mask_tile, softcap, bias, ALiBi, score, sinks, softmax1, dropout, and how to compute
  *   except backend. Every other field is refused with a sentence. Gradients take f32, f16 and bf16,
  *   and none of integer, rotated and k_centered.
@@ -2304,8 +2305,9 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  *         puts(attn_dilated_ring_check(&p, &d, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p and *d are equal on every rank, and *p describes the whole sequence, as for
- *   attn_ring_forward; it takes what both levels take but prefix, since ranks gather only the keys up
- *   to their last row. Bias, masks and segments have all rows and keys.
+ *   attn_ring_forward; it takes what both levels take but kv_begin and prefix, since ranks cut rows and
+ *   keys alike and gather only the keys up to their last row. Bias, masks and segments have all rows
+ *   and keys.
  *   Every position is a row: seq_len_q = seq_len_kv, and q_len, if given, is kv_len. d->variant is
  *   strided.
  * Layout. Each rank has one range, as in ATTN_RING_CONTIGUOUS, or in ATTN_RING_CUSTOM with ranges of

@@ -2162,7 +2162,7 @@ static const call_field call_fields[] = {
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(kv_begin, F_I32, NO_DILATED | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },

@@ -27,7 +27,7 @@ static const char *const usable[] = {
     "gqa",      "f16",      "bf16",      "mixed",   "bshd",      "qkv",      "negative", "shared",
     "odd_dims", "kv_len",   "causal",    "window",  "bool",      "bool_inv", "scale",    "softcap",
     "bias_f32", "bias_f16", "bias_bf16", "alibi",   "alibi_bh",  "sinks",    "bits",     "segments",
-    "dropout",  "prefix",   "chunked",   "mask_fn", "mask_tile", "score_fn",
+    "dropout",  "prefix",   "chunked",   "mask_fn", "mask_tile", "score_fn", "kv_begin",
 };
 
 static int slot_taken(const int *list, int count, int f)
@@ -44,10 +44,11 @@ static int fits_stored(const feature *f)
     return strcmp(f->slot, "storage") != 0 && strcmp(f->name, "odd_dims") != 0;
 }
 
-/* A sink is of one softmax. Ranks do not have the keys of a prefix. */
+/* A sink is of one softmax. Ranks do not have the keys of a prefix, and every column is a row. */
 static int fits_call(const char *name, int mean, int square)
 {
-    return !(mean && strcmp(name, "sinks") == 0) && !(square && strcmp(name, "prefix") == 0);
+    return !(mean && strcmp(name, "sinks") == 0) &&
+           !(square && (strcmp(name, "prefix") == 0 || strcmp(name, "kv_begin") == 0));
 }
 
 static int pick_features(int *list, int most, int mean, int stored, int square)
@@ -152,7 +153,7 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
         cut_sequences(&c->t.p);
     if (square)
         c->t.p.q_len = c->t.p.kv_len;
-    else if (c->t.p.kv_len != NULL || rng_chance(30))
+    else if (c->t.p.kv_len != NULL || c->t.p.kv_begin != NULL || rng_chance(30))
         cut_rows(&c->t.p);
     c->t.p.softmax1 = c->d.merge == ATTN_DILATED_LSE && c->t.p.sinks == NULL && rng_chance(10);
     features_told(&c->t);
@@ -255,7 +256,8 @@ static double bias_of(const attn_params *p, int64_t b, int64_t h, int64_t i, int
 {
     if (p->bias.data == NULL)
         return 0;
-    return oracle_load(p->bias.dtype, p->bias.data, oracle_bias_index(p, b, h, i, j));
+    return oracle_load(p->bias.dtype, p->bias.data,
+                       oracle_bias_index(p, b, h, i, oracle_first_key(p, b) + j));
 }
 
 /* The log of what all branches together say of a pair. */
@@ -286,7 +288,8 @@ attn_params dilated_one_softmax(const dilated_case *c)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < oracle_rows(&p, b); i++)
                 for (int64_t j = 0; j < oracle_keys(&p, b); j++)
-                    bias[((b * heads + h) * rows + i) * keys + j] = (float)pair_bias(c, b, h, i, j);
+                    bias[((b * heads + h) * rows + i) * keys + oracle_first_key(&p, b) + j] =
+                        (float)pair_bias(c, b, h, i, j);
     memset(&p.bias, 0, sizeof p.bias);
     p.bias.data = bias;
     p.bias.stride_kv = 1;
@@ -688,8 +691,9 @@ static void run_chunks(void)
             continue;
         do
             dilated_make(&c, 5, 120);
-        while (c.t.p.cu_seqlens_q != NULL || c.t.p.kv_len != NULL || c.t.p.q_len != NULL ||
-               c.t.p.score != NULL || c.t.p.bit_mask.data != NULL); /* which slices cannot move */
+        while (c.t.p.cu_seqlens_q != NULL || c.t.p.kv_len != NULL || c.t.p.kv_begin != NULL ||
+               c.t.p.q_len != NULL || c.t.p.score != NULL ||
+               c.t.p.bit_mask.data != NULL); /* which slices cannot move */
         random_way(&c);
         parts = c, parts.d.branches = parts.branches;
         twin(&c.t, &parts.t);

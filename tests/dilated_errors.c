@@ -53,7 +53,6 @@ static void make_right(right_call *c)
         __VA_ARGS__;                                                                               \
     }
 
-MAKER(kv_begin, c->p.kv_begin = ints)
 MAKER(key_base, c->p.key_base = bases)
 MAKER(ring, c->p.kv_rows.ring = SEQ)
 MAKER(pages, c->p.kv_rows.page_size = 2)
@@ -115,7 +114,6 @@ static const struct {
     const char *sentence;
     int late; /* only the run looks at it */
 } table[] = {
-    REFUSED(kv_begin, "kv_begin"),
     REFUSED(key_base, "key_base"),
     REFUSED_FOR(ring, "kv_rows.ring (10)", A_CACHE),
     REFUSED_FOR(pages, "kv_rows.page_size (2)", A_CACHE),

@@ -276,6 +276,7 @@ MAKER(kv_len, x->c.p.kv_len = lengths)
 MAKER(naive, x->c.p.impl = ATTN_IMPL_NAIVE)
 MAKER(varlen, x->c.p.cu_seqlens_kv = lengths)
 MAKER(tree, x->c.p.tree_parents = lengths)
+MAKER(kv_begin, x->c.p.kv_begin = lengths)
 MAKER(prefix, x->c.p.causal = 1; x->c.p.prefix = lengths)
 MAKER(rows, x->c.p.seq_len_q = LENGTH - 1)
 MAKER(offset, x->branch.offset = 9)
@@ -314,6 +315,8 @@ static void run_misuse(void)
           "cu_seqlens_kv is set, but a ring of ranks does not take it", 0 },
         { tree, ATTN_ERR_UNSUPPORTED, "tree_parents is set, but dilated attention does not take it",
           0 },
+        { kv_begin, ATTN_ERR_UNSUPPORTED,
+          "kv_begin is set, but ranks of dilated attention cut rows and keys alike", 0 },
         { prefix, ATTN_ERR_UNSUPPORTED,
           "prefix is set, but ranks gather only the keys up to their last row", 0 },
         { rows, ATTN_ERR_UNSUPPORTED,

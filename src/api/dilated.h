@@ -14,7 +14,8 @@
  *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
  *     attn_dilated_forward(&p, &d, workspace, need);
  *
- * Positions. A sequence has kv_len positions, and each of them is a key. The q_len rows are the
+ * Positions. A sequence has kv_len positions, and each of them is a key (position 0 is the first in
+ *   use, column kv_begin). The q_len rows are the
  *   last positions: all of them in training and prefill, a chunk of a prompt, or one token in
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
@@ -43,7 +44,7 @@
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
- *   kv_len, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
+ *   kv_len, kv_begin, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
  *   bit_mask, mask and mask_tile, softcap, bias, ALiBi, score, sinks, softmax1, dropout, and how to compute
  *   except backend. Every other field is refused with a sentence. Gradients take f32, f16 and bf16,
  *   and none of integer, rotated and k_centered.

@@ -180,7 +180,8 @@ static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *he
                           ptrdiff_t *kv)
 {
     const attn_view *v = &w->view;
-    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + v->key * *kv;
+    const int64_t column = w->s.column + v->key;
+    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + column * *kv;
     *batch = given_stride(*q + *kv, v->entry);
     *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));

@@ -147,6 +147,9 @@ static attn_status check_one_range(const attn_params *p, const attn_ring *ring, 
 static attn_status check_ring_of_branches(const attn_params *p, const attn_dilated *d,
                                           const attn_ring *ring, text *why)
 {
+    if (p->kv_begin)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_begin is set, but ranks of dilated attention cut rows and keys alike");
     if (p->prefix)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "prefix is set, but ranks gather only the keys up to their last row");
