@@ -759,7 +759,8 @@ typedef struct attn_row_stats {
 typedef struct attn_drop {
     uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
     uint32_t below;   /* A word below it drops its pair. */
-    uint32_t first_n; /* of the first row of p */
+    uint32_t first_n; /* of the first row of p, */
+    uint32_t step;    /* and from one row of p to the next */
     uint32_t batch;
     const uint32_t *pos, *head; /* per lane */
     float dead;                 /* p of a dropped pair */
@@ -875,7 +876,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                    \
     /* Whether n numbers are all finite. */                                                         \
     X(int, finite, (const float *x, int64_t n), (x, n))                                             \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j * step and lane. */  \
     X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
@@ -2310,7 +2311,7 @@ KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
     (void)hw;
     for (j = 0; j < n; j++, p += LANES) {
         for (r = 0; r < LANES; r++) {
-            c0[r] = of->first_n + (uint32_t)j;
+            c0[r] = of->first_n + (uint32_t)j * of->step;
             c1[r] = of->pos[r];
             c2[r] = of->head[r];
             c3[r] = of->batch;
@@ -3138,7 +3139,7 @@ enum {
     WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
     ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
-    MASKS = BY_ALL & ~BY_DILATED
+    NO_DILATED = BY_ALL & ~BY_DILATED
 };
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
@@ -3186,18 +3187,18 @@ static const call_field call_fields[] = {
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
-    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
+    { PER_SEQUENCE(key_base, F_I64, NO_DILATED | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
-    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+    { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
     { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
     { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
     { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
@@ -3209,44 +3210,44 @@ static const call_field call_fields[] = {
     { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
 
     /* ---- position of the queries */
-    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(alignment, F_INT, NO_DILATED | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { PER_SEQUENCE(q_offset, F_I32, NO_DILATED | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
+    { PER_SEQUENCE(prefix, F_I32, BY_ALL | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW),
       .instead = "it switches window_left and window_right on, which count keys" },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+    { VALUE(chunk_size, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, BY_ALL | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(q_segments_stride) } },
-    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+    { LIST(kv_segments, F_I32, BY_ALL | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
       .stride = { AT(kv_segments_stride) } },
-    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+    { LIST(tree_parents, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(tree_stride) } },
     { VALUE(bool_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
     { VALUE(bit_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
-    { VALUE(block_mask.block_q, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
-           AXIS_CELL_COLUMN),
+    { PAIRS(bit_mask, F_BITS, BY_ALL | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD,
+           AXIS_CELL_ROW, AXIS_CELL_COLUMN),
       .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
                   AT(block_mask.stride_row) } },
-    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
-           AXIS_CELL_OFFSET),
+    { GRID(block_mask.row_offsets, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD,
+           AXIS_NONE, AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
-    { VALUE(key_list.width, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { VALUE(key_list.rows, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { GRID(key_list.data, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
+    { LIST(block_mask.columns, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
+    { VALUE(key_list.width, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { VALUE(key_list.rows, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { GRID(key_list.data, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
            AXIS_LISTED_KEY),
       .stride = { AT(key_list.stride_batch), AT(key_list.stride_head), AT(key_list.stride_seq) } },
-    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask, F_POINTER, BY_ALL | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, BY_ALL | BY_RANKS_SET, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, NO_INDEX | BY_RANKS, ANY) },
@@ -3254,13 +3255,13 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, NO_INDEX | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, NO_INDEX | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, (MASKS & NO_INDEX) | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, NO_INDEX | BY_RANKS_SET, ANY) },
     { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, NO_INDEX | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
     { VALUE(softmax1, F_INT, NO_INDEX | BY_RANKS, ANY) },
-    { VALUE(dropout_p, F_FLOAT, (NO_INDEX & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, NO_INDEX | BY_RANKS, ANY) },
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
@@ -3317,6 +3318,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(view, F_POINTER, BY_GRADIENTS, ANY) },
 };
 #undef AT
 
@@ -4309,11 +4311,31 @@ static inline float sink_of(const attn_params *p, int64_t head)
     return p->sinks ? p->sinks[head] : NEG_INF;
 }
 
+/* row_seen, key_seen and head_seen give numbers of the call that this one is a view of. */
+static inline int64_t row_seen(const sequence *s, int64_t i)
+{
+    return s->view.row + i * s->view.step;
+}
+
+static inline int64_t key_seen(const sequence *s, int64_t j)
+{
+    return s->view.key + j * s->view.step;
+}
+
+static inline int64_t head_seen(const sequence *s, int64_t head)
+{
+    return s->view.head + head * s->view.head_step;
+}
+
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
 {
-    const attn_pair pair = {
-        s->b, at->head, at->i, j, .pos = s->key_base + at->pos, .n = s->key_base + j
-    };
+    const int64_t row = row_seen(s, at->i), key = key_seen(s, j);
+    const attn_pair pair = { s->view.batch,
+                             head_seen(s, at->head),
+                             row,
+                             key,
+                             .pos = s->key_base + s->view.before + row,
+                             .n = s->key_base + key };
     return pair;
 }
 
@@ -4373,6 +4395,17 @@ static int64_t offset_of(const attn_params *p, const sequence *s)
     return p->alignment == ATTN_ALIGN_BOTTOM_RIGHT ? s->kv_len - s->q_len : 0;
 }
 
+static attn_view view_of_entry(const attn_params *p, int64_t b, int64_t offset)
+{
+    attn_view v = { .batch = b, .head_step = 1, .step = 1, .before = offset };
+    if (p->view) {
+        v = *p->view;
+        v.row += b * v.entry;
+        v.key += b * v.entry;
+    }
+    return v;
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
     const int64_t column = entry32(p->kv_begin, b, 0);
@@ -4389,6 +4422,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     s.row_to = s.q_len;
     s.key_to = s.kv_len;
     s.offset = offset_of(p, &s);
+    s.view = view_of_entry(p, b, s.offset);
     narrow_to_part(&p->part, &s);
     return s;
 }
@@ -4758,30 +4792,55 @@ static void window_range(const attn_params *p, const sequence *s, int64_t pos, i
         *hi = min64(*hi, pos + p->window_right + 1);
 }
 
+/* first_from gives the first key of a view that has at least the number `key` in the whole. */
+static int64_t first_from(const sequence *s, int64_t key)
+{
+    return -floor_div(s->view.key - key, s->view.step);
+}
+
 static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                           int64_t *hi)
 {
-    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
-    *lo = max64(*lo, begin);
-    *hi = min64(*hi, begin + p->chunk_size);
+    const int64_t at = s->key_base + key_seen(s, pos);
+    const int64_t begin = floor_div(at, p->chunk_size) * p->chunk_size - s->key_base;
+    *lo = max64(*lo, first_from(s, begin));
+    *hi = min64(*hi, first_from(s, begin + p->chunk_size));
 }
 
+/* Ids of rows and of keys are view.step apart. */
 static const int32_t *query_ids(const attn_params *p, const sequence *s)
 {
-    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+    return p->q_segments + s->view.row + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
 }
 
 static const int32_t *key_ids(const attn_params *p, const sequence *s)
 {
-    return p->kv_segments + s->column +
+    return p->kv_segments + s->column + s->view.key +
            (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+}
+
+/* hide_others_apart does what the kernel does, for ids that lie `step` apart. */
+static void hide_others_apart(const key_row *of, const int32_t *ids, int64_t step, int32_t own)
+{
+    int32_t packed[ATTN_ALIVE_BITS];
+    int k, i;
+    for (k = 0; k < of->n; k += ATTN_ALIVE_BITS) {
+        const int n = (int)min64(of->n - k, ATTN_ALIVE_BITS);
+        for (i = 0; i < n; i++, ids += step)
+            packed[i] = *ids;
+        of->kernels->hide_others(word_of(of, k), of->apart, packed, n, own);
+    }
 }
 
 static void segments_row(const key_row *of)
 {
-    const int32_t own = query_ids(of->p, of->s)[of->at->i];
-    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
-    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
+    const int64_t step = of->s->view.step;
+    const int32_t own = query_ids(of->p, of->s)[of->at->i * step];
+    const int32_t *const kv = key_ids(of->p, of->s) + of->j0 * step;
+    if (step == 1)
+        of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
+    else
+        hide_others_apart(of, kv, step, own);
 }
 
 /* An id_span is the ids from the least to the largest of some rows or keys. */
@@ -4789,12 +4848,13 @@ typedef struct id_span {
     int32_t least, most;
 } id_span;
 
-OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
+OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t step, int64_t from, int64_t to)
 {
-    id_span found = { ids[from], ids[from] };
+    id_span found = { ids[from * step], ids[from * step] };
     for (from++; from < to; from++) {
-        found.least = ids[from] < found.least ? ids[from] : found.least;
-        found.most = ids[from] > found.most ? ids[from] : found.most;
+        const int32_t id = ids[from * step];
+        found.least = id < found.least ? id : found.least;
+        found.most = id > found.most ? id : found.most;
     }
     return found;
 }
@@ -4803,8 +4863,9 @@ OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t t
  * rows, and those inside it. */
 static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
-    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
+    const int64_t step = s->view.step;
+    const id_span rows = ids_between(query_ids(p, s), step, at->i_begin, at->i_end);
+    const id_span keys = ids_between(key_ids(p, s), step, j0, j0 + n);
     if (rows.most < keys.least || keys.most < rows.least)
         return ATTN_TILE_EMPTY;
     return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
@@ -4813,9 +4874,10 @@ static int segments_tile(const attn_params *p, const sequence *s, const hull *at
 static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                              int64_t end)
 {
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const int64_t step = s->view.step;
+    const id_span rows = ids_between(query_ids(p, s), step, at->i_begin, at->i_end);
     const int32_t *const kv = key_ids(p, s);
-    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
+    while (j < end && (kv[j * step] < rows.least || kv[j * step] > rows.most))
         j++;
     return j;
 }
@@ -4867,6 +4929,12 @@ static void bool_row(const key_row *of)
         keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
 }
 
+/* bits_at tells which bit of the bit mask's data that is. */
+static int64_t bits_at(const key_row *of)
+{
+    return mask_at(&of->p->bit_mask, of) + of->s->view.bit;
+}
+
 static int bit_of(const uint8_t *bits, int64_t index)
 {
     const int64_t byte = floor_div(index, 8);
@@ -4891,7 +4959,7 @@ static uint32_t some_bits(const uint8_t *bits, int shift, int count)
 static void bits_row(const key_row *of)
 {
     const attn_mask *m = &of->p->bit_mask;
-    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
+    const int64_t first = bits_at(of), byte = floor_div(first, 8);
     const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
     const uint32_t flip = invert ? UINT32_MAX : 0;
     int k;
@@ -5039,10 +5107,18 @@ static void callback_row(const key_row *of)
     }
 }
 
+/* Of a view it asks about the whole rectangle, which only makes the answer more careful. */
 static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    const attn_rect rect = { s->b, at->head_begin, at->head_end, at->i_begin, at->i_end,
-                             j0,   j0 + n,         s->offset,    s->key_base };
+    const attn_rect rect = { s->view.batch,
+                             head_seen(s, at->head_begin),
+                             head_seen(s, at->head_end - 1) + 1,
+                             row_seen(s, at->i_begin),
+                             row_seen(s, at->i_end - 1) + 1,
+                             key_seen(s, j0),
+                             key_seen(s, j0 + n - 1) + 1,
+                             s->view.before,
+                             s->key_base };
     int answer;
     if (!p->mask_tile)
         return ATTN_TILE_PARTIAL;
@@ -7119,16 +7195,17 @@ static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
     const int rows = t->pl->rows;
     uint32_t *const pos = (uint32_t *)t->lane_ints, *const head = pos + rows;
     attn_drop d = { .below = t->pr->drop_below,
-                    .first_n = (uint32_t)(t->s.key_base + j0),
-                    .batch = (uint32_t)t->s.b,
+                    .first_n = (uint32_t)(t->s.key_base + key_seen(&t->s, j0)),
+                    .step = (uint32_t)t->s.view.step,
+                    .batch = (uint32_t)t->s.view.batch,
                     .pos = pos,
                     .head = head,
                     .dead = t->dead };
     int r;
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
-        pos[r] = l->used ? (uint32_t)(t->s.key_base + l->pos) : 0;
-        head[r] = l->used ? (uint32_t)l->head : 0;
+        pos[r] = l->used ? (uint32_t)(t->s.key_base + t->s.view.before + row_seen(&t->s, l->i)) : 0;
+        head[r] = l->used ? (uint32_t)head_seen(&t->s, l->head) : 0;
     }
     begin_philox(&d, t->pr->p.dropout_seed);
     t->pl->kernels->drop(probabilities, n, &d);
@@ -8302,9 +8379,8 @@ static const char *mask_row(const tile *t, const lane *l, int64_t j)
 {
     const attn_params *p = &t->pr->p;
     const key_row of = { .p = p, .s = &t->s, .at = l, .j0 = j };
-    return p->bool_mask.data
-               ? (const char *)p->bool_mask.data + mask_at(&p->bool_mask, &of)
-               : (const char *)p->bit_mask.data + floor_div(mask_at(&p->bit_mask, &of), 8);
+    return p->bool_mask.data ? (const char *)p->bool_mask.data + mask_at(&p->bool_mask, &of)
+                             : (const char *)p->bit_mask.data + floor_div(bits_at(&of), 8);
 }
 
 /* values_ahead is for P V before keys j to end-1: their mask, which is read first, or else K. */
@@ -18105,7 +18181,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
 /* In a call of a branch all rows and keys are in use. */
 static void clear_lengths(attn_params *p)
 {
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
 }
 
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
@@ -18141,6 +18217,9 @@ static void strip_call(attn_params *p)
     memset(&p->stats, 0, sizeof p->stats);
     SHARE_PAIRS(p->bias);
     SHARE_PAIRS(p->bool_mask);
+    SHARE_PAIRS(p->bit_mask);
+    p->q_segments_stride = p->kv_segments_stride = ATTN_STRIDE_BROADCAST;
+    p->prefix = NULL;
     p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->sinks = NULL;
     p->softmax1 = 0;
@@ -18255,7 +18334,8 @@ struct dilated_slot {
     head_class of;
     lattice l;
     segments at;
-    int32_t offset;
+    int32_t offset, prefix;
+    attn_view view; /* It tells which rows, keys and heads of the caller's these are. */
     /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
@@ -18288,8 +18368,8 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->before = w->s.kv_len - w->s.q_len;
     w->from = max64(w->before, w->run->begin);
     w->to = max64(w->from, min64(w->s.kv_len, w->run->end));
-    if (w->asked->causal)
-        w->s.kv_len = w->to; /* No row sees what follows. */
+    if (w->asked->causal) /* No row sees what follows. */
+        w->s.kv_len = max64(w->to, min64(w->s.kv_len, w->s.prefix));
     return w;
 }
 
@@ -18310,13 +18390,21 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
+/* end_of_call gives where the rows of a call from position `at` on end at most: segments differ in what
+ * they have of a prefix. */
+static int64_t end_of_call(const dilated_slot *w, int64_t at)
+{
+    const int64_t segment = w->l.segment;
+    return w->asked->prefix ? min64(w->to, (at / segment + 1) * segment) : w->to;
+}
+
 /* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
     for (class = 0; open_class(w, n, class); class ++)
         for (at = w->from; at < w->to;) {
-            at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
+            at = next_segments(&w->l, at, end_of_call(w, at), w->s.kv_len, &w->at);
             if (w->at.rows)
                 take(w);
         }
@@ -18362,32 +18450,76 @@ static void open_own_keys(dilated_slot *w)
     w->p.v = view_keys(w, &w->asked->v);
 }
 
+/* view_of_call tells which rows, keys and heads of the caller's the call has. */
+static attn_view view_of_call(const dilated_slot *w)
+{
+    const attn_view v = { .batch = w->s.b,
+                          .head = w->of.head,
+                          .head_step = w->of.step,
+                          .row = w->at.first + w->at.row0 * w->l.dilation - w->before,
+                          .key = w->at.first,
+                          .step = step_of(&w->l),
+                          .entry = w->at.count > 1 ? w->l.segment : 0,
+                          .before = w->before };
+    return v;
+}
+
 /* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
-    const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
-    const int64_t at = w->s.b * *batch + w->of.head * *head + row * *q + w->at.first * *kv;
-    *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
+    const attn_view *v = &w->view;
+    const int64_t column = w->s.column + v->key;
+    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + column * *kv;
+    *batch = given_stride(*q + *kv, v->entry);
     *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));
     *kv = given_stride(*kv, step_of(&w->l));
     return at;
 }
 
+/* view_mask moves a mask, `each` pairs of which share a byte, and returns which pair of the first byte
+ * comes first. */
+static int64_t view_mask(const dilated_slot *w, attn_mask *m, int64_t each)
+{
+    const int64_t at =
+        view_pairs(w, &m->stride_batch, &m->stride_head, &m->stride_q, &m->stride_kv);
+    const int64_t byte = floor_div(at, each);
+    if (m->data)
+        m->data += byte;
+    return at - byte * each;
+}
+
+/* view_masks narrows the masks to the call. Segments are one array for all of its entries, as w->view
+ * finds the numbers of rows and keys in it. */
+static void view_masks(dilated_slot *w)
+{
+    const attn_params *asked = w->asked;
+    const int64_t begin = w->at.first - w->l.first; /* of the segment, or of the first one */
+    attn_params *p = &w->p;
+    p->bool_mask = asked->bool_mask;
+    p->bit_mask = asked->bit_mask;
+    view_mask(w, &p->bool_mask, 1);
+    w->view.bit = view_mask(w, &p->bit_mask, 8);
+    if (asked->q_segments) {
+        p->q_segments = query_ids(asked, &w->s);
+        p->kv_segments = key_ids(asked, &w->s);
+    }
+    if (asked->prefix) {
+        w->prefix = (int32_t)taken(&w->l, max64(0, w->s.prefix - begin));
+        p->prefix = &w->prefix;
+    }
+    p->view = &w->view;
+}
+
 static void view_modifiers(dilated_slot *w)
 {
     attn_bias bias = w->asked->bias;
-    attn_mask mask = w->asked->bool_mask;
     int64_t at, h;
     at = view_pairs(w, &bias.stride_batch, &bias.stride_head, &bias.stride_q, &bias.stride_kv);
     if (bias.data)
         bias.data = (const char *)bias.data + at * (int64_t)bytes_of(bias.dtype);
-    at = view_pairs(w, &mask.stride_batch, &mask.stride_head, &mask.stride_q, &mask.stride_kv);
-    if (mask.data)
-        mask.data += at;
     w->p.bias = bias;
-    w->p.bool_mask = mask;
     for (h = 0; h < w->of.heads && w->asked->alibi_slopes; h++)
         w->slopes[h] =
             w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->of.head + h * w->of.step];
@@ -18404,6 +18536,8 @@ static void open_pairs(dilated_slot *w)
     clear_lengths(p);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
+    w->view = view_of_call(w);
+    view_masks(w);
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;
@@ -18580,6 +18714,7 @@ static void finish_states(dilated_slot *w)
     p->stats = output_from(w, &w->asked->stats, head);
     p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
     p->softmax1 = w->asked->softmax1;
+    p->dropout_p = w->asked->dropout_p;
     p->rotated = w->asked->rotated;
     p->kernels = w->asked->kernels;
     if (attn_state_finish(p, &w->sums))
@@ -19170,6 +19305,7 @@ static void ask_for(dilated_slot *w, int first, int last)
     int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = w->run->g.gemms;
+    w->g.score_derivative = w->run->g.score_derivative;
     for (which = first; which <= last; which++)
         if (grad_of(&w->run->g, which)->data)
             to[which]->data = SLOT_FLOATS(w, w->run->lay.part_grads[which]);
@@ -19276,6 +19412,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     memset(&w->g, 0, sizeof w->g);
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
+    w->g.score_derivative = g->score_derivative;
     w->g.dsinks = g->dsinks;
     return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }
@@ -21639,8 +21776,15 @@ static attn_status check_one_range(const attn_params *p, const attn_ring *ring, 
 }
 
 /* check_ring_of_branches refuses what only a ring of whole attention takes. */
-static attn_status check_ring_of_branches(const attn_dilated *d, const attn_ring *ring, text *why)
+static attn_status check_ring_of_branches(const attn_params *p, const attn_dilated *d,
+                                          const attn_ring *ring, text *why)
 {
+    if (p->kv_begin)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_begin is set, but ranks of dilated attention cut rows and keys alike");
+    if (p->prefix)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "prefix is set, but ranks gather only the keys up to their last row");
     if (ring->gather)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
                          " is set, but dilated attention always gathers what ranks share");
@@ -21738,7 +21882,7 @@ static attn_status check_dilated_query(const attn_params *p, const attn_dilated 
     if (!status)
         status = check_one_range(p, ring, why);
     if (!status)
-        status = check_ring_of_branches(d, ring, why);
+        status = check_ring_of_branches(p, d, ring, why);
     if (!status)
         status = outline_of_rank(p, d, g, ring, &out, why);
     if (!status && !out.empty)

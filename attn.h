@@ -718,6 +718,9 @@ typedef struct attn_kernels attn_kernels;
 /* An attn_backend is a device that runs calls; its fields are at the end of this file. */
 typedef struct attn_backend attn_backend;
 
+/* An attn_view tells which part of a larger call a call is; its fields are at the end of this file. */
+typedef struct attn_view attn_view;
+
 /* ------------------------------------------------------------------------------------------------
  * The call
  * --------------------------------------------------------------------------------------------- */
@@ -906,6 +909,9 @@ typedef struct attn_params {
     void *log_user; /* first argument of log */
 
     attn_part part; /* some of the rows or some of the keys; all 0 means the whole call */
+    /* Levels set it in calls that they make, to tell which rows and keys of the caller's these are
+     * (backend.h). NULL means that the call is the caller's. */
+    const attn_view *view;
 } attn_params;
 
 /* ------------------------------------------------------------------------------------------------
@@ -1966,14 +1972,22 @@ ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *
  *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
  *     attn_dilated_forward(&p, &d, workspace, need);
  *
- * Positions. A sequence has kv_len positions, and each of them is a key. The q_len rows are the
+ * Positions. A sequence has kv_len positions, and each of them is a key (position 0 is the first in
+ *   use, column kv_begin). The q_len rows are the
  *   last positions: all of them in training and prefill, a chunk of a prompt, or one token in
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
  *   Positions s*w + offset and every r-th after it take part, as rows and as keys, and see only
  *   each other. A branch numbers them from 0 on: causal, window and ALiBi compare these numbers,
- *   and n(j) of docs/canon.md is the number of a key in its segment. Bias and bool_mask have the
- *   caller's rows and keys.
+ *   and n(j) of docs/canon.md is the number of a key in its segment.
+ * The caller's numbers. All other fields go by the caller's rows, keys and heads, as in attn_forward:
+ *   bias, bool_mask, bit_mask, q_segments and kv_segments, callbacks, and prefix and chunk_size, which
+ *   count positions of the sequence. So a prompt, a chunk or a document has the same borders in every
+ *   branch, and a window of n keys reaches n times the dilation far.
+ * Dropout. The numbers are those of attn_forward, so a pair is dropped by every branch that shows it,
+ *   or by none. A dropped key keeps its weight in the denominators by which branches merge.
+ * Score. The callback gets the logit of a branch, with the branch's ALiBi, once for each branch that
+ *   shows the pair.
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
@@ -1988,9 +2002,10 @@ ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
- *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
- *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
- *   bf16, and none of integer, rotated and k_centered.
+ *   kv_len, kv_begin, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
+ *   bit_mask, mask and mask_tile, softcap, bias, ALiBi, score, sinks, softmax1, dropout, and how to compute
+ *   except backend. Every other field is refused with a sentence. Gradients take f32, f16 and bf16,
+ *   and none of integer, rotated and k_centered.
  * Stack. It stays below 5.75 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -2074,7 +2089,8 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
 /* attn_dilated_backward() computes the gradients of attn_dilated_forward of *p and *d, as
  * attn_backward does those of attn_forward.
  *
- * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
+ * *g may ask for dq, dk, dv and dsinks and may give dlse; it gives score_derivative together with
+ * p.score; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads o and stats of the forward call, which must have written both, and
  * p.impl must be tiled; lse serves in place of stats as for attn_backward, and is all that a
  * gathered forward call can give. With ATTN_DILATED_MEAN it reads none of them, though p.o must be
@@ -2310,7 +2326,9 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  *         puts(attn_dilated_ring_check(&p, &d, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p and *d are equal on every rank, and *p describes the whole sequence, as for
- *   attn_ring_forward; it takes what both levels take. bias and bool_mask have all rows and keys.
+ *   attn_ring_forward; it takes what both levels take but kv_begin and prefix, since ranks cut rows and
+ *   keys alike and gather only the keys up to their last row. Bias, masks and segments have all rows
+ *   and keys.
  *   Every position is a row: seq_len_q = seq_len_kv, and q_len, if given, is kv_len. d->variant is
  *   strided.
  * Layout. Each rank has one range, as in ATTN_RING_CONTIGUOUS, or in ATTN_RING_CUSTOM with ranges of
@@ -2467,6 +2485,18 @@ typedef struct attn_problem {
     int batch_tile_keys; /* keys of a tile with batch_kernels */
 } attn_problem;
 
+/* An attn_view says which rows, keys and query heads of a larger call a call has. Dropout, callbacks,
+ * segments and chunks go by their numbers there; a call that is no part of another one is its own
+ * view. */
+struct attn_view {
+    int64_t batch;           /* batch entry, of all entries of the view */
+    int64_t head, head_step; /* query head h is head + h * head_step */
+    int64_t row, key, step;  /* row i is row + i * step, and key j is key + j * step */
+    int64_t entry;           /* row and key are this number larger in each further entry */
+    int64_t before;          /* row i there is position before + i */
+    int64_t bit;             /* bit_mask begins at this bit of its data */
+};
+
 /* An attn_sequence is sequence b of a batch: the rows and keys in use, where they lie, and how they
  * are numbered. */
 typedef struct attn_sequence {
@@ -2479,6 +2509,7 @@ typedef struct attn_sequence {
     int64_t offset;           /* pos(i) = i + offset */
     int64_t key_base;         /* n(j) = key_base + j */
     int64_t prefix;           /* p.prefix[b] */
+    attn_view view;           /* of entry b, so that its `entry` has been added */
 } attn_sequence;
 
 /* attn_problem_of() validates *p as attn_forward does and fills in *problem.
@@ -2526,7 +2557,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 19
+#define ATTN_KERNEL_ABI 20
 
 #ifdef __cplusplus
 }

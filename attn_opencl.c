@@ -440,7 +440,8 @@ typedef struct attn_row_stats {
 typedef struct attn_drop {
     uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
     uint32_t below;   /* A word below it drops its pair. */
-    uint32_t first_n; /* of the first row of p */
+    uint32_t first_n; /* of the first row of p, */
+    uint32_t step;    /* and from one row of p to the next */
     uint32_t batch;
     const uint32_t *pos, *head; /* per lane */
     float dead;                 /* p of a dropped pair */
@@ -556,7 +557,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                    \
     /* Whether n numbers are all finite. */                                                         \
     X(int, finite, (const float *x, int64_t n), (x, n))                                             \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j * step and lane. */  \
     X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \
@@ -2117,7 +2118,7 @@ enum {
     WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
     ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
-    MASKS = BY_ALL & ~BY_DILATED
+    NO_DILATED = BY_ALL & ~BY_DILATED
 };
 
 #define A_CACHE "it describes a cache, whose keys attn_cache_read copies into one array"
@@ -2165,18 +2166,18 @@ static const call_field call_fields[] = {
     /* ---- lengths */
     { PER_SEQUENCE(q_len, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(kv_len, F_I32, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(kv_begin, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { PER_SEQUENCE(kv_begin, F_I32, BY_ALL | BY_RANKS, ANY) },
     { PER_SEQUENCE(cu_seqlens_q, F_I32, NO_VARLEN, ANY),
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
-    { PER_SEQUENCE(key_base, F_I64, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, MOST_KEY_BASE) },
+    { PER_SEQUENCE(key_base, F_I64, NO_DILATED | BY_RANKS, 0, MOST_KEY_BASE) },
     { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
     { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
     { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
     { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
-    { VALUE(shared_keys, F_INT64, BY_ALL & ~BY_DILATED, 0, MOST) },
+    { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
     { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
     { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
     { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
@@ -2188,44 +2189,44 @@ static const call_field call_fields[] = {
     { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
 
     /* ---- position of the queries */
-    { VALUE(alignment, F_INT, (BY_ALL & ~BY_DILATED) | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
-    { PER_SEQUENCE(q_offset, F_I32, (BY_ALL & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(alignment, F_INT, NO_DILATED | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
+    { PER_SEQUENCE(q_offset, F_I32, NO_DILATED | BY_RANKS, ANY) },
 
     /* ---- masks */
     { VALUE(causal, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { PER_SEQUENCE(prefix, F_I32, MASKS | BY_RANKS, 0, INT32_MAX) },
+    { PER_SEQUENCE(prefix, F_I32, BY_ALL | BY_RANKS, 0, INT32_MAX) },
     { VALUE(window, F_INT, BY_ALL | BY_RANKS, 0, ATTN_WINDOW),
       .instead = "it switches window_left and window_right on, which count keys" },
     { VALUE(window_left, F_INT64, BY_ALL | BY_RANKS, ANY) },
     { VALUE(window_right, F_INT64, BY_ALL | BY_RANKS, ANY) },
-    { VALUE(chunk_size, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { LIST(q_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+    { VALUE(chunk_size, F_INT64, BY_ALL | BY_RANKS, 0, MOST) },
+    { LIST(q_segments, F_I32, BY_ALL | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(q_segments_stride) } },
-    { LIST(kv_segments, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
+    { LIST(kv_segments, F_I32, BY_ALL | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_KV),
       .stride = { AT(kv_segments_stride) } },
-    { LIST(tree_parents, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
+    { LIST(tree_parents, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_SEQ_Q),
       .stride = { AT(tree_stride) } },
     { VALUE(bool_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
     { PAIRS(bool_mask, F_U8, BY_ALL | BY_RANKS_SET) },
     { VALUE(bit_mask.invert, F_INT, BY_ALL | BY_RANKS, ANY) },
-    { PAIRS(bit_mask, F_BITS, MASKS | BY_RANKS_SET) },
-    { VALUE(block_mask.block_q, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { VALUE(block_mask.block_k, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { GRID(block_mask.bitmap, F_BITS, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_CELL_ROW,
-           AXIS_CELL_COLUMN),
+    { PAIRS(bit_mask, F_BITS, BY_ALL | BY_RANKS_SET) },
+    { VALUE(block_mask.block_q, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { VALUE(block_mask.block_k, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { GRID(block_mask.bitmap, F_BITS, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD,
+           AXIS_CELL_ROW, AXIS_CELL_COLUMN),
       .stride = { AT(block_mask.stride_batch), AT(block_mask.stride_head),
                   AT(block_mask.stride_row) } },
-    { GRID(block_mask.row_offsets, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD, AXIS_NONE,
-           AXIS_CELL_OFFSET),
+    { GRID(block_mask.row_offsets, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD,
+           AXIS_NONE, AXIS_CELL_OFFSET),
       .stride = { AT(block_mask.csr_stride_batch), AT(block_mask.csr_stride_head) } },
-    { LIST(block_mask.columns, F_I32, MASKS | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
-    { VALUE(key_list.width, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { VALUE(key_list.rows, F_INT64, MASKS | BY_RANKS, 0, MOST) },
-    { GRID(key_list.data, F_I32, MASKS | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
+    { LIST(block_mask.columns, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_NONE, AXIS_CELL_LISTED) },
+    { VALUE(key_list.width, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { VALUE(key_list.rows, F_INT64, NO_DILATED | BY_RANKS, 0, MOST) },
+    { GRID(key_list.data, F_I32, NO_DILATED | BY_RANKS_SET, AXIS_BATCH, AXIS_HEAD_KV, AXIS_LIST,
            AXIS_LISTED_KEY),
       .stride = { AT(key_list.stride_batch), AT(key_list.stride_head), AT(key_list.stride_seq) } },
-    { VALUE(mask, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
-    { VALUE(mask_tile, F_POINTER, MASKS | BY_RANKS_SET, ANY) },
+    { VALUE(mask, F_POINTER, BY_ALL | BY_RANKS_SET, ANY) },
+    { VALUE(mask_tile, F_POINTER, BY_ALL | BY_RANKS_SET, ANY) },
 
     /* ---- what changes a logit */
     { VALUE(softcap, F_FLOAT, NO_INDEX | BY_RANKS, ANY) },
@@ -2233,13 +2234,13 @@ static const call_field call_fields[] = {
     { PAIRS(bias, F_STORED, NO_INDEX | BY_RANKS_SET), .dtype = AT(bias.dtype) },
     { LIST(alibi_slopes, F_F32, NO_INDEX | BY_RANKS, AXIS_BATCH, AXIS_HEAD),
       .stride = { AT(alibi_stride) } },
-    { VALUE(score, F_POINTER, (MASKS & NO_INDEX) | BY_RANKS_SET, ANY) },
+    { VALUE(score, F_POINTER, NO_INDEX | BY_RANKS_SET, ANY) },
     { VALUE(callback_user, F_POINTER, BY_ALL, ANY) },
 
     /* ---- softmax */
     { LIST(sinks, F_F32, NO_INDEX | BY_RANKS, AXIS_NONE, AXIS_HEAD) },
     { VALUE(softmax1, F_INT, NO_INDEX | BY_RANKS, ANY) },
-    { VALUE(dropout_p, F_FLOAT, (NO_INDEX & ~BY_DILATED) | BY_RANKS, ANY) },
+    { VALUE(dropout_p, F_FLOAT, NO_INDEX | BY_RANKS, ANY) },
     { VALUE(dropout_seed, F_UINT64, BY_ALL | BY_RANKS, ANY) },
 
     /* ---- further outputs */
@@ -2296,6 +2297,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(view, F_POINTER, BY_GRADIENTS, ANY) },
 };
 #undef AT
 

@@ -65,9 +65,8 @@ static const char *mask_row(const tile *t, const lane *l, int64_t j)
 {
     const attn_params *p = &t->pr->p;
     const key_row of = { .p = p, .s = &t->s, .at = l, .j0 = j };
-    return p->bool_mask.data
-               ? (const char *)p->bool_mask.data + mask_at(&p->bool_mask, &of)
-               : (const char *)p->bit_mask.data + floor_div(mask_at(&p->bit_mask, &of), 8);
+    return p->bool_mask.data ? (const char *)p->bool_mask.data + mask_at(&p->bool_mask, &of)
+                             : (const char *)p->bit_mask.data + floor_div(bits_at(&of), 8);
 }
 
 /* values_ahead is for P V before keys j to end-1: their mask, which is read first, or else K. */

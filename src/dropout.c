@@ -13,16 +13,17 @@ static void drop_keys(const tile *t, float *probabilities, int64_t j0, int n)
     const int rows = t->pl->rows;
     uint32_t *const pos = (uint32_t *)t->lane_ints, *const head = pos + rows;
     attn_drop d = { .below = t->pr->drop_below,
-                    .first_n = (uint32_t)(t->s.key_base + j0),
-                    .batch = (uint32_t)t->s.b,
+                    .first_n = (uint32_t)(t->s.key_base + key_seen(&t->s, j0)),
+                    .step = (uint32_t)t->s.view.step,
+                    .batch = (uint32_t)t->s.view.batch,
                     .pos = pos,
                     .head = head,
                     .dead = t->dead };
     int r;
     for (r = 0; r < rows; r++) {
         const lane *l = &t->lanes[r];
-        pos[r] = l->used ? (uint32_t)(t->s.key_base + l->pos) : 0;
-        head[r] = l->used ? (uint32_t)l->head : 0;
+        pos[r] = l->used ? (uint32_t)(t->s.key_base + t->s.view.before + row_seen(&t->s, l->i)) : 0;
+        head[r] = l->used ? (uint32_t)head_seen(&t->s, l->head) : 0;
     }
     begin_philox(&d, t->pr->p.dropout_seed);
     t->pl->kernels->drop(probabilities, n, &d);

@@ -584,7 +584,7 @@ KERNEL void drop_body(int hw, float *p, int n, const attn_drop *of)
     (void)hw;
     for (j = 0; j < n; j++, p += LANES) {
         for (r = 0; r < LANES; r++) {
-            c0[r] = of->first_n + (uint32_t)j;
+            c0[r] = of->first_n + (uint32_t)j * of->step;
             c1[r] = of->pos[r];
             c2[r] = of->head[r];
             c3[r] = of->batch;

@@ -88,30 +88,55 @@ static void window_range(const attn_params *p, const sequence *s, int64_t pos, i
         *hi = min64(*hi, pos + p->window_right + 1);
 }
 
+/* first_from gives the first key of a view that has at least the number `key` in the whole. */
+static int64_t first_from(const sequence *s, int64_t key)
+{
+    return -floor_div(s->view.key - key, s->view.step);
+}
+
 static void chunked_range(const attn_params *p, const sequence *s, int64_t pos, int64_t *lo,
                           int64_t *hi)
 {
-    const int64_t begin = floor_div(s->key_base + pos, p->chunk_size) * p->chunk_size - s->key_base;
-    *lo = max64(*lo, begin);
-    *hi = min64(*hi, begin + p->chunk_size);
+    const int64_t at = s->key_base + key_seen(s, pos);
+    const int64_t begin = floor_div(at, p->chunk_size) * p->chunk_size - s->key_base;
+    *lo = max64(*lo, first_from(s, begin));
+    *hi = min64(*hi, first_from(s, begin + p->chunk_size));
 }
 
+/* Ids of rows and of keys are view.step apart. */
 static const int32_t *query_ids(const attn_params *p, const sequence *s)
 {
-    return p->q_segments + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
+    return p->q_segments + s->view.row + (p->cu_seqlens_q ? s->q_row : s->b * p->q_segments_stride);
 }
 
 static const int32_t *key_ids(const attn_params *p, const sequence *s)
 {
-    return p->kv_segments + s->column +
+    return p->kv_segments + s->column + s->view.key +
            (p->cu_seqlens_kv ? p->cu_seqlens_kv[s->b] : s->b * p->kv_segments_stride);
+}
+
+/* hide_others_apart does what the kernel does, for ids that lie `step` apart. */
+static void hide_others_apart(const key_row *of, const int32_t *ids, int64_t step, int32_t own)
+{
+    int32_t packed[ATTN_ALIVE_BITS];
+    int k, i;
+    for (k = 0; k < of->n; k += ATTN_ALIVE_BITS) {
+        const int n = (int)min64(of->n - k, ATTN_ALIVE_BITS);
+        for (i = 0; i < n; i++, ids += step)
+            packed[i] = *ids;
+        of->kernels->hide_others(word_of(of, k), of->apart, packed, n, own);
+    }
 }
 
 static void segments_row(const key_row *of)
 {
-    const int32_t own = query_ids(of->p, of->s)[of->at->i];
-    const int32_t *const kv = key_ids(of->p, of->s) + of->j0;
-    of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
+    const int64_t step = of->s->view.step;
+    const int32_t own = query_ids(of->p, of->s)[of->at->i * step];
+    const int32_t *const kv = key_ids(of->p, of->s) + of->j0 * step;
+    if (step == 1)
+        of->kernels->hide_others(of->alive, of->apart, kv, of->n, own);
+    else
+        hide_others_apart(of, kv, step, own);
 }
 
 /* An id_span is the ids from the least to the largest of some rows or keys. */
@@ -119,12 +144,13 @@ typedef struct id_span {
     int32_t least, most;
 } id_span;
 
-OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t to)
+OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t step, int64_t from, int64_t to)
 {
-    id_span found = { ids[from], ids[from] };
+    id_span found = { ids[from * step], ids[from * step] };
     for (from++; from < to; from++) {
-        found.least = ids[from] < found.least ? ids[from] : found.least;
-        found.most = ids[from] > found.most ? ids[from] : found.most;
+        const int32_t id = ids[from * step];
+        found.least = id < found.least ? id : found.least;
+        found.most = id > found.most ? id : found.most;
     }
     return found;
 }
@@ -133,8 +159,9 @@ OWN_FRAME static id_span ids_between(const int32_t *ids, int64_t from, int64_t t
  * rows, and those inside it. */
 static int segments_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
-    const id_span keys = ids_between(key_ids(p, s), j0, j0 + n);
+    const int64_t step = s->view.step;
+    const id_span rows = ids_between(query_ids(p, s), step, at->i_begin, at->i_end);
+    const id_span keys = ids_between(key_ids(p, s), step, j0, j0 + n);
     if (rows.most < keys.least || keys.most < rows.least)
         return ATTN_TILE_EMPTY;
     return rows.least == rows.most && keys.least == keys.most ? ATTN_TILE_FULL : ATTN_TILE_PARTIAL;
@@ -143,9 +170,10 @@ static int segments_tile(const attn_params *p, const sequence *s, const hull *at
 static int64_t segments_next(const attn_params *p, const sequence *s, const hull *at, int64_t j,
                              int64_t end)
 {
-    const id_span rows = ids_between(query_ids(p, s), at->i_begin, at->i_end);
+    const int64_t step = s->view.step;
+    const id_span rows = ids_between(query_ids(p, s), step, at->i_begin, at->i_end);
     const int32_t *const kv = key_ids(p, s);
-    while (j < end && (kv[j] < rows.least || kv[j] > rows.most))
+    while (j < end && (kv[j * step] < rows.least || kv[j * step] > rows.most))
         j++;
     return j;
 }
@@ -197,6 +225,12 @@ static void bool_row(const key_row *of)
         keep_if(of, k, (data[k * m->stride_kv] != 0) != invert);
 }
 
+/* bits_at tells which bit of the bit mask's data that is. */
+static int64_t bits_at(const key_row *of)
+{
+    return mask_at(&of->p->bit_mask, of) + of->s->view.bit;
+}
+
 static int bit_of(const uint8_t *bits, int64_t index)
 {
     const int64_t byte = floor_div(index, 8);
@@ -221,7 +255,7 @@ static uint32_t some_bits(const uint8_t *bits, int shift, int count)
 static void bits_row(const key_row *of)
 {
     const attn_mask *m = &of->p->bit_mask;
-    const int64_t first = mask_at(m, of), byte = floor_div(first, 8);
+    const int64_t first = bits_at(of), byte = floor_div(first, 8);
     const int shift = (int)(first - byte * 8), invert = m->invert != 0, n = of->n;
     const uint32_t flip = invert ? UINT32_MAX : 0;
     int k;
@@ -369,10 +403,18 @@ static void callback_row(const key_row *of)
     }
 }
 
+/* Of a view it asks about the whole rectangle, which only makes the answer more careful. */
 static int callback_tile(const attn_params *p, const sequence *s, const hull *at, int64_t j0, int n)
 {
-    const attn_rect rect = { s->b, at->head_begin, at->head_end, at->i_begin, at->i_end,
-                             j0,   j0 + n,         s->offset,    s->key_base };
+    const attn_rect rect = { s->view.batch,
+                             head_seen(s, at->head_begin),
+                             head_seen(s, at->head_end - 1) + 1,
+                             row_seen(s, at->i_begin),
+                             row_seen(s, at->i_end - 1) + 1,
+                             key_seen(s, j0),
+                             key_seen(s, j0 + n - 1) + 1,
+                             s->view.before,
+                             s->key_base };
     int answer;
     if (!p->mask_tile)
         return ATTN_TILE_PARTIAL;

@@ -27,11 +27,31 @@ static inline float sink_of(const attn_params *p, int64_t head)
     return p->sinks ? p->sinks[head] : NEG_INF;
 }
 
+/* row_seen, key_seen and head_seen give numbers of the call that this one is a view of. */
+static inline int64_t row_seen(const sequence *s, int64_t i)
+{
+    return s->view.row + i * s->view.step;
+}
+
+static inline int64_t key_seen(const sequence *s, int64_t j)
+{
+    return s->view.key + j * s->view.step;
+}
+
+static inline int64_t head_seen(const sequence *s, int64_t head)
+{
+    return s->view.head + head * s->view.head_step;
+}
+
 static inline attn_pair pair_of(const sequence *s, const lane *at, int64_t j)
 {
-    const attn_pair pair = {
-        s->b, at->head, at->i, j, .pos = s->key_base + at->pos, .n = s->key_base + j
-    };
+    const int64_t row = row_seen(s, at->i), key = key_seen(s, j);
+    const attn_pair pair = { s->view.batch,
+                             head_seen(s, at->head),
+                             row,
+                             key,
+                             .pos = s->key_base + s->view.before + row,
+                             .n = s->key_base + key };
     return pair;
 }
 
@@ -91,6 +111,17 @@ static int64_t offset_of(const attn_params *p, const sequence *s)
     return p->alignment == ATTN_ALIGN_BOTTOM_RIGHT ? s->kv_len - s->q_len : 0;
 }
 
+static attn_view view_of_entry(const attn_params *p, int64_t b, int64_t offset)
+{
+    attn_view v = { .batch = b, .head_step = 1, .step = 1, .before = offset };
+    if (p->view) {
+        v = *p->view;
+        v.row += b * v.entry;
+        v.key += b * v.entry;
+    }
+    return v;
+}
+
 static sequence sequence_of(const attn_params *p, int64_t b)
 {
     const int64_t column = entry32(p->kv_begin, b, 0);
@@ -107,6 +138,7 @@ static sequence sequence_of(const attn_params *p, int64_t b)
     s.row_to = s.q_len;
     s.key_to = s.kv_len;
     s.offset = offset_of(p, &s);
+    s.view = view_of_entry(p, b, s.offset);
     narrow_to_part(&p->part, &s);
     return s;
 }

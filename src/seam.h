@@ -176,7 +176,8 @@ typedef struct attn_row_stats {
 typedef struct attn_drop {
     uint32_t round_keys[ATTN_PHILOX_ROUNDS][2];
     uint32_t below;   /* A word below it drops its pair. */
-    uint32_t first_n; /* of the first row of p */
+    uint32_t first_n; /* of the first row of p, */
+    uint32_t step;    /* and from one row of p to the next */
     uint32_t batch;
     const uint32_t *pos, *head; /* per lane */
     float dead;                 /* p of a dropped pair */
@@ -292,7 +293,7 @@ ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
     X(void, exp_block, (const attn_exp *e), (e))                                                    \
     /* Whether n numbers are all finite. */                                                         \
     X(int, finite, (const float *x, int64_t n), (x, n))                                             \
-    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j and lane. */         \
+    /* p[j][lane] = dead, by selection, where attn_drop says so of first_n + j * step and lane. */  \
     X(void, drop, (float *p, int n, const attn_drop *of), (p, n, of))                               \
     /* x[k][lane] *= alpha[lane] for `count` rows. */                                               \
     X(void, rescale, (float *x, const float *alpha, int64_t count), (x, alpha, count))              \

@@ -1311,7 +1311,7 @@ static void isa(drop)(float *p, int n, const attn_drop *of)
         for (j = 0; j < n; j++, row += ROWS) {
             vw word;
             HIDE(d); /* Otherwise compilers keep 20 vectors of keys on the stack. */
-            word = isa(philox)(d, rows, of->first_n + (uint32_t)j);
+            word = isa(philox)(d, rows, of->first_n + (uint32_t)j * of->step);
             v_store(row, v_select(w_below(word, of->below), dead, v_load(row)));
         }
     }

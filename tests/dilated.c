@@ -24,9 +24,10 @@ enum { ROUNDS = 1500, LAWS = 300 };
 /* ---- random calls ---------------------------------------------------------------------------- */
 
 static const char *const usable[] = {
-    "gqa",      "f16",      "bf16",      "mixed",  "bshd",     "qkv",      "negative", "shared",
-    "odd_dims", "kv_len",   "causal",    "window", "bool",     "bool_inv", "scale",    "softcap",
-    "bias_f32", "bias_f16", "bias_bf16", "alibi",  "alibi_bh", "sinks",
+    "gqa",      "f16",      "bf16",      "mixed",   "bshd",      "qkv",      "negative", "shared",
+    "odd_dims", "kv_len",   "causal",    "window",  "bool",      "bool_inv", "scale",    "softcap",
+    "bias_f32", "bias_f16", "bias_bf16", "alibi",   "alibi_bh",  "sinks",    "bits",     "segments",
+    "dropout",  "prefix",   "chunked",   "mask_fn", "mask_tile", "score_fn", "kv_begin",
 };
 
 static int slot_taken(const int *list, int count, int f)
@@ -43,13 +44,19 @@ static int fits_stored(const feature *f)
     return strcmp(f->slot, "storage") != 0 && strcmp(f->name, "odd_dims") != 0;
 }
 
-static int pick_features(int *list, int most, int mean, int stored)
+/* A sink is of one softmax. Ranks do not have the keys of a prefix, and every column is a row. */
+static int fits_call(const char *name, int mean, int square)
+{
+    return !(mean && strcmp(name, "sinks") == 0) &&
+           !(square && (strcmp(name, "prefix") == 0 || strcmp(name, "kv_begin") == 0));
+}
+
+static int pick_features(int *list, int most, int mean, int stored, int square)
 {
     int count = 0;
     for (int n = 0; n < most; n++) {
         const int f = feature_find(usable[rng_int(0, (int)(sizeof usable / sizeof *usable) - 1)]);
-        const char *name = features[f].name;
-        if ((mean && strcmp(name, "sinks") == 0) || (stored && !fits_stored(&features[f])))
+        if (!fits_call(features[f].name, mean, square) || (stored && !fits_stored(&features[f])))
             continue;
         if (!slot_taken(list, count, f))
             list[count++] = f;
@@ -103,7 +110,9 @@ static void random_branch(attn_dilated_branch *branch, int64_t positions, int64_
 
 void dilated_branches(dilated_case *c)
 {
-    c->d.num_branches = (int)rng_int(1, DILATED_BRANCHES);
+    /* Only of one branch are scores those of one softmax. */
+    c->d.num_branches =
+        (int)rng_int(1, c->t.p.score != NULL && rng_chance(50) ? 1 : DILATED_BRANCHES);
     c->d.branches = c->branches;
     for (int n = 0; n < c->d.num_branches; n++)
         random_branch(&c->branches[n], c->t.p.seq_len_kv, c->t.p.num_heads_q);
@@ -131,7 +140,7 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
     s.stats = c->d.merge == ATTN_DILATED_MEAN ? STATS_NEVER : STATS_OFTEN;
     if (stored)
         s = whole_units(s);
-    count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN, stored);
+    count = pick_features(list, most_features, c->d.merge == ATTN_DILATED_MEAN, stored, square);
     if (!square && rng_chance(20)) {
         s.varlen = 1;
         s.batch = rng_int(1, 3);
@@ -144,9 +153,10 @@ static void make_case(dilated_case *c, int most_features, int64_t most_positions
         cut_sequences(&c->t.p);
     if (square)
         c->t.p.q_len = c->t.p.kv_len;
-    else if (c->t.p.kv_len != NULL || rng_chance(30))
+    else if (c->t.p.kv_len != NULL || c->t.p.kv_begin != NULL || rng_chance(30))
         cut_rows(&c->t.p);
     c->t.p.softmax1 = c->d.merge == ATTN_DILATED_LSE && c->t.p.sinks == NULL && rng_chance(10);
+    features_told(&c->t);
     dilated_branches(c);
 }
 
@@ -192,6 +202,8 @@ static int run_case(dilated_case *c)
 {
     if (!dilated_run(&c->t.p, &c->d))
         return 0;
+    CHECK(features_bad_pairs() == 0, "%d pairs are not numbered as the caller does",
+          features_bad_pairs());
     return CHECK(tensor_unchanged(&c->t.q) && tensor_unchanged(&c->t.k) &&
                      tensor_unchanged(&c->t.v),
                  "an input was changed") &&
@@ -217,17 +229,18 @@ static int has_branch(const attn_dilated_branch *b, int64_t h)
     return h >= b->head_begin && (b->head_count == 0 || h < b->head_begin + b->head_count);
 }
 
-/* Whether branch b shows key j to row i; then *distance is theirs in it. */
-static int sees(const dilated_case *c, const attn_dilated_branch *b, int64_t h, int64_t position,
-                int64_t j, int64_t *distance)
+/* Whether a branch shows key j to row i of entry b; then *distance is theirs in it. */
+static int sees(const dilated_case *c, const attn_dilated_branch *branch, int64_t b, int64_t h,
+                int64_t position, int64_t j, int64_t *distance)
 {
     const attn_params *p = &c->t.p;
     int64_t segment_i, segment_j;
-    const int64_t i = number_in(b, h, position, &segment_i), k = number_in(b, h, j, &segment_j);
-    if (!has_branch(b, h) || i < 0 || k < 0 || segment_i != segment_j)
+    const int64_t i = number_in(branch, h, position, &segment_i);
+    const int64_t k = number_in(branch, h, j, &segment_j);
+    if (!has_branch(branch, h) || i < 0 || k < 0 || segment_i != segment_j)
         return 0;
     *distance = i - k;
-    if (p->causal && k > i)
+    if (p->causal && k > i && !(p->prefix != NULL && j < p->prefix[b]))
         return 0;
     if (p->window && p->window_left >= 0 && i - k > p->window_left)
         return 0;
@@ -243,7 +256,8 @@ static double bias_of(const attn_params *p, int64_t b, int64_t h, int64_t i, int
 {
     if (p->bias.data == NULL)
         return 0;
-    return oracle_load(p->bias.dtype, p->bias.data, oracle_bias_index(p, b, h, i, j));
+    return oracle_load(p->bias.dtype, p->bias.data,
+                       oracle_bias_index(p, b, h, i, oracle_first_key(p, b) + j));
 }
 
 /* The log of what all branches together say of a pair. */
@@ -254,10 +268,15 @@ static double pair_bias(const dilated_case *c, int64_t b, int64_t h, int64_t i, 
     double sum = 0;
     for (int n = 0; n < c->d.num_branches; n++) {
         int64_t distance;
-        if (sees(c, &c->branches[n], h, position, j, &distance))
+        if (sees(c, &c->branches[n], b, h, position, j, &distance))
             sum += exp(-slope_of(p, b, h) * (double)llabs(distance));
     }
     return log(sum) + bias_of(p, b, h, i, j);
+}
+
+int dilated_is_one_softmax(const dilated_case *c)
+{
+    return c->t.p.score == NULL || c->d.num_branches == 1;
 }
 
 attn_params dilated_one_softmax(const dilated_case *c)
@@ -269,7 +288,8 @@ attn_params dilated_one_softmax(const dilated_case *c)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < oracle_rows(&p, b); i++)
                 for (int64_t j = 0; j < oracle_keys(&p, b); j++)
-                    bias[((b * heads + h) * rows + i) * keys + j] = (float)pair_bias(c, b, h, i, j);
+                    bias[((b * heads + h) * rows + i) * keys + oracle_first_key(&p, b) + j] =
+                        (float)pair_bias(c, b, h, i, j);
     memset(&p.bias, 0, sizeof p.bias);
     p.bias.data = bias;
     p.bias.stride_kv = 1;
@@ -277,6 +297,7 @@ attn_params dilated_one_softmax(const dilated_case *c)
     p.bias.stride_head = (ptrdiff_t)(rows * keys);
     p.bias.stride_batch = (ptrdiff_t)(heads * rows * keys);
     p.causal = p.window = 0;
+    p.prefix = NULL;
     p.alibi_slopes = NULL;
     return p;
 }
@@ -299,6 +320,26 @@ static double value_at(const published *at, int64_t j, int64_t d)
                            (ptrdiff_t)d);
 }
 
+/* The logit of a key in a branch, of which the score comes last. */
+static double branch_logit(const published *at, int64_t j, int64_t distance)
+{
+    const attn_params *p = &at->c->t.p;
+    const double x = oracle_logit(&at->plain, at->b, at->h, at->i, j, ATTN_LOGITS_BIAS, NULL) -
+                     slope_of(p, at->b, at->h) * (double)distance;
+    const attn_pair pair = oracle_pair(p, at->b, at->h, at->i, j);
+    return p->score != NULL && x > -HUGE_VAL ? (double)p->score(p->callback_user, &pair, (float)x)
+                                             : x;
+}
+
+/* What dropout makes of a value: 0 or its factor. */
+static double kept_factor(const published *at, int64_t j)
+{
+    const attn_params *p = &at->c->t.p;
+    if (p->dropout_p == 0)
+        return 1;
+    return oracle_kept(p, at->b, at->h, at->i, j) ? 1 / (1 - (double)p->dropout_p) : 0;
+}
+
 /* The branch's own softmax into mine[dim_v]; returns its denominator times e^-top, *top. */
 static double branch_row(published *at, const attn_dilated_branch *branch, double *mine,
                          double *top)
@@ -310,22 +351,22 @@ static double branch_row(published *at, const attn_dilated_branch *branch, doubl
     for (int pass = 0; pass < 2; pass++)
         for (int64_t j = 0; j < keys; j++) {
             int64_t distance;
-            double x, w;
-            if (!sees(at->c, branch, at->h, position, j, &distance) ||
+            double x, w, kept;
+            if (!sees(at->c, branch, at->b, at->h, position, j, &distance) ||
                 !oracle_visible(&at->plain, at->b, at->h, at->i, j))
                 continue;
-            x = oracle_logit(&at->plain, at->b, at->h, at->i, j, ATTN_LOGITS_BIAS, NULL) -
-                slope_of(p, at->b, at->h) * (double)llabs(distance);
+            x = branch_logit(at, j, llabs(distance));
             if (pass == 0) {
                 *top = fmax(*top, x);
                 continue;
             }
             w = x > -HUGE_VAL ? exp(x - *top) : 0;
             sum += w;
+            kept = kept_factor(at, j);
             at->most_logit = fmax(at->most_logit, w > 0 ? fabs(x) : 0);
             for (int64_t d = 0; d < at->dim_v; d++) {
-                mine[d] += w * value_at(at, j, d);
-                at->most_value = fmax(at->most_value, fabs(value_at(at, j, d)));
+                mine[d] += w > 0 && kept > 0 ? w * kept * value_at(at, j, d) : 0;
+                at->most_value = fmax(at->most_value, kept * fabs(value_at(at, j, d)));
             }
         }
     for (int64_t d = 0; d < at->dim_v; d++)
@@ -402,6 +443,7 @@ static void check_published(const dilated_case *c)
     at.plain = c->t.p;
     at.plain.causal = at.plain.window = 0;
     at.plain.alibi_slopes = NULL;
+    at.plain.score = NULL;
     at.dim_v = oracle_dim_v(&c->t.p);
     at.o = test_alloc_at((size_t)at.dim_v * sizeof *at.o, PLACE_HEAP);
     for (at.b = 0; at.b < c->t.p.batch; at.b++)
@@ -414,7 +456,7 @@ static void check_published(const dilated_case *c)
 
 void dilated_check(const dilated_case *c)
 {
-    if (c->d.merge == ATTN_DILATED_LSE) {
+    if (c->d.merge == ATTN_DILATED_LSE && dilated_is_one_softmax(c)) {
         const attn_params once = dilated_one_softmax(c);
         compare_copies_with_oracle(&once, c->d.num_branches);
     }
@@ -649,7 +691,9 @@ static void run_chunks(void)
             continue;
         do
             dilated_make(&c, 5, 120);
-        while (c.t.p.cu_seqlens_q != NULL || c.t.p.kv_len != NULL || c.t.p.q_len != NULL);
+        while (c.t.p.cu_seqlens_q != NULL || c.t.p.kv_len != NULL || c.t.p.kv_begin != NULL ||
+               c.t.p.q_len != NULL || c.t.p.score != NULL ||
+               c.t.p.bit_mask.data != NULL); /* which slices cannot move */
         random_way(&c);
         parts = c, parts.d.branches = parts.branches;
         twin(&c.t, &parts.t);
@@ -661,7 +705,8 @@ static void run_chunks(void)
             attn_params p = parts.t.p;
             int32_t *keys = test_alloc((size_t)p.batch * sizeof *keys);
             /* without a causal mask the rows need all keys: only the last ones can be a call */
-            const int64_t end = p.causal ? at + count : c.t.p.seq_len_q;
+            const int prefill = p.causal && p.prefix == NULL;
+            const int64_t end = prefill ? at + count : c.t.p.seq_len_q;
             for (int64_t b = 0; b < p.batch; b++)
                 keys[b] = (int32_t)(p.seq_len_kv - p.seq_len_q + end);
             slice_rows(&p, &parts.t, at, end - at);

@@ -27,6 +27,8 @@ attn_params dilated_params(const attn_params *p);
 void dilated_check(const dilated_case *c);
 /* attn_dilated_forward in a workspace of the size asked for; nonzero when it went well. */
 int dilated_run(const attn_params *p, const attn_dilated *d);
+/* Whether there is a call of attn_forward that is the same softmax. */
+int dilated_is_one_softmax(const dilated_case *c);
 /* The call of attn_forward that is the same softmax: its bias holds all that branches say. */
 attn_params dilated_one_softmax(const dilated_case *c);
 

@@ -28,12 +28,6 @@ static float keep_score(void *user, const attn_pair *at, float logit)
     return logit;
 }
 
-static int keep_pair(void *user, const attn_pair *at)
-{
-    (void)user, (void)at;
-    return 1;
-}
-
 static void make_right(right_call *c)
 {
     memset(c, 0, sizeof *c);
@@ -59,24 +53,17 @@ static void make_right(right_call *c)
         __VA_ARGS__;                                                                               \
     }
 
-MAKER(kv_begin, c->p.kv_begin = ints)
 MAKER(key_base, c->p.key_base = bases)
 MAKER(ring, c->p.kv_rows.ring = SEQ)
 MAKER(pages, c->p.kv_rows.page_size = 2)
 MAKER(recent, c->p.recent.keys = c->p.recent.ring = 3)
 MAKER(shared_keys, c->p.shared_keys = 2)
 MAKER(alignment, c->p.alignment = ATTN_ALIGN_TOP_LEFT)
-MAKER(prefix, c->p.prefix = ints; c->p.causal = 1)
-MAKER(chunks, c->p.chunk_size = 4)
 MAKER(q_segments, c->p.q_segments = ints)
-MAKER(kv_segments, c->p.kv_segments = ints)
+MAKER(view, c->p.view = (const attn_view *)(const void *)bases)
 MAKER(tree, c->p.tree_parents = ints)
-MAKER(bits, c->p.bit_mask.data = bytes_of_mask)
 MAKER(cells, c->p.block_mask.bitmap = bytes_of_mask)
 MAKER(lists, c->p.key_list.data = ints)
-MAKER(callback, c->p.mask = keep_pair)
-MAKER(score, c->p.score = keep_score)
-MAKER(dropout, c->p.dropout_p = 0.5f)
 MAKER(partial, c->p.partial = 1)
 MAKER(part, c->p.part.rows = 1; c->p.part.row_count = 1)
 MAKER(insight, c->p.insight.entropy = outputs[1])
@@ -108,6 +95,7 @@ MAKER(dbias, c->backward = 1; c->p.bias.data = values; c->g.dbias.data = outputs
 MAKER(dslopes, c->backward = 1; c->p.alibi_slopes = values; c->g.dslopes = outputs[1])
 MAKER(mean_dlse, c->backward = 1; c->d.merge = 1; c->g.dlse.data = values)
 MAKER(naive_gradients, c->backward = 1; c->p.impl = ATTN_IMPL_NAIVE)
+MAKER(no_derivative, c->backward = 1; c->p.score = keep_score; c->p.lse.data = outputs[1])
 MAKER(no_dout, c->backward = 1; c->g.dout.data = NULL; c->p.lse.data = outputs[1])
 MAKER(no_lse, c->backward = 1)
 MAKER(gemms, c->backward = 1; c->g.gemms = 3; c->p.lse.data = outputs[1])
@@ -126,24 +114,18 @@ static const struct {
     const char *sentence;
     int late; /* only the run looks at it */
 } table[] = {
-    REFUSED(kv_begin, "kv_begin"),
     REFUSED(key_base, "key_base"),
     REFUSED_FOR(ring, "kv_rows.ring (10)", A_CACHE),
     REFUSED_FOR(pages, "kv_rows.page_size (2)", A_CACHE),
     REFUSED_FOR(recent, "recent.keys (3)", A_CACHE),
     REFUSED(shared_keys, "shared_keys (2)"),
     REFUSED(alignment, "alignment (1)"),
-    REFUSED(prefix, "prefix"),
-    REFUSED(chunks, "chunk_size (4)"),
-    REFUSED(q_segments, "q_segments"),
-    REFUSED(kv_segments, "kv_segments"),
+    { q_segments, ATTN_ERR_ARG, "q_segments and kv_segments: give both or neither", 0 },
+    { no_derivative, ATTN_ERR_ARG, "score is given, but score_derivative is NULL", 0 },
+    REFUSED(view, "view"),
     REFUSED(tree, "tree_parents"),
-    REFUSED(bits, "bit_mask"),
     REFUSED(cells, "block_mask.bitmap"),
     REFUSED(lists, "key_list.data"),
-    REFUSED(callback, "mask"),
-    REFUSED(score, "score"),
-    REFUSED(dropout, "dropout_p"),
     { partial, ATTN_ERR_UNSUPPORTED,
       "partial (1) is set, but dilated attention does not take it: it works with finished rows",
       0 },

@@ -322,7 +322,9 @@ MAKER(q_len, x->c.p.q_len = lengths; x->c.p.kv_len = lengths + 1)
 MAKER(kv_len, x->c.p.kv_len = lengths)
 MAKER(naive, x->c.p.impl = ATTN_IMPL_NAIVE)
 MAKER(varlen, x->c.p.cu_seqlens_kv = lengths)
-MAKER(chunks, x->c.p.chunk_size = 4)
+MAKER(tree, x->c.p.tree_parents = lengths)
+MAKER(kv_begin, x->c.p.kv_begin = lengths)
+MAKER(prefix, x->c.p.causal = 1; x->c.p.prefix = lengths)
 MAKER(rows, x->c.p.seq_len_q = LENGTH - 1)
 MAKER(offset, x->branch.offset = 9)
 MAKER(merge, x->c.d.merge = 2)
@@ -366,8 +368,12 @@ static void run_misuse(void)
           0 },
         { varlen, ATTN_ERR_UNSUPPORTED,
           "cu_seqlens_kv is set, but a ring of ranks does not take it", 0, 0 },
-        { chunks, ATTN_ERR_UNSUPPORTED,
-          "chunk_size (4) is set, but dilated attention does not take it", 0, 0 },
+        { tree, ATTN_ERR_UNSUPPORTED, "tree_parents is set, but dilated attention does not take it",
+          0, 0 },
+        { kv_begin, ATTN_ERR_UNSUPPORTED,
+          "kv_begin is set, but ranks of dilated attention cut rows and keys alike", 0, 0 },
+        { prefix, ATTN_ERR_UNSUPPORTED,
+          "prefix is set, but ranks gather only the keys up to their last row", 0, 0 },
         { rows, ATTN_ERR_UNSUPPORTED,
           "seq_len_q (127) must be seq_len_kv (128): a ring cuts rows and keys alike", 0, 0 },
         { offset, ATTN_ERR_ARG, "branches[0].offset (9) must be below its dilation (3)", 0, 0 },

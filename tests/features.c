@@ -726,6 +726,11 @@ void features_make(test_problem *t, test_shape shape, const int *list, int count
     for (int f = 0; f < feature_count; f++)
         if (is_listed(f, list, count) && features[f].setup != NULL)
             features[f].setup(t);
+    features_told(t);
+}
+
+void features_told(const test_problem *t)
+{
     callback_params = t->p;
     bad_pairs = 0;
 }

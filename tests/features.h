@@ -25,6 +25,9 @@ void features_make(test_problem *t, test_shape shape, const int *list, int count
 /* The derivative of the callback of "score_fn" by its logit, where that is not -inf. */
 float features_score_derivative(void *user, const attn_pair *at, float logit);
 
+/* Callbacks are to see the pairs of this problem from now on, whose lengths have changed. */
+void features_told(const test_problem *t);
+
 /* How often a callback saw a pair whose pos, n, i or j was not what attn.h says, since made. */
 int features_bad_pairs(void);
 

@@ -318,6 +318,7 @@ static void run_drop(const attn_kernels *f, tile *t)
 {
     attn_drop d = { .below = 0x40000000u,
                     .first_n = 0xfffffff0u, /* it begins anew on the way */
+                    .step = 1,
                     .batch = 3,
                     .pos = t->array[BEGIN],
                     .head = t->array[END],

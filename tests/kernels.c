@@ -685,6 +685,7 @@ static void check_drop(const sizes *z)
     uint32_t pos[MAX_ROWS], head[MAX_ROWS], pos_few[MAX_ROWS], head_few[MAX_ROWS];
     attn_drop d = { .below = rng_chance(50) ? 0x80000000u : (uint32_t)rng_u64(),
                     .first_n = (uint32_t)rng_u64(),
+                    .step = rng_chance(50) ? 1 : (uint32_t)rng_int(2, 100),
                     .batch = (uint32_t)rng_u64(),
                     .pos = pos,
                     .head = head,

@@ -625,6 +625,9 @@ typedef struct attn_kernels attn_kernels;
 /* An attn_backend is a device that runs calls; its fields are at the end of this file. */
 typedef struct attn_backend attn_backend;
 
+/* An attn_view tells which part of a larger call a call is; its fields are at the end of this file. */
+typedef struct attn_view attn_view;
+
 /* ------------------------------------------------------------------------------------------------
  * The call
  * --------------------------------------------------------------------------------------------- */
@@ -813,6 +816,9 @@ typedef struct attn_params {
     void *log_user; /* first argument of log */
 
     attn_part part; /* some of the rows or some of the keys; all 0 means the whole call */
+    /* Levels set it in calls that they make, to tell which rows and keys of the caller's these are
+     * (backend.h). NULL means that the call is the caller's. */
+    const attn_view *view;
 } attn_params;
 
 /* ------------------------------------------------------------------------------------------------

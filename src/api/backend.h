@@ -27,6 +27,18 @@ typedef struct attn_problem {
     int batch_tile_keys; /* keys of a tile with batch_kernels */
 } attn_problem;
 
+/* An attn_view says which rows, keys and query heads of a larger call a call has. Dropout, callbacks,
+ * segments and chunks go by their numbers there; a call that is no part of another one is its own
+ * view. */
+struct attn_view {
+    int64_t batch;           /* batch entry, of all entries of the view */
+    int64_t head, head_step; /* query head h is head + h * head_step */
+    int64_t row, key, step;  /* row i is row + i * step, and key j is key + j * step */
+    int64_t entry;           /* row and key are this number larger in each further entry */
+    int64_t before;          /* row i there is position before + i */
+    int64_t bit;             /* bit_mask begins at this bit of its data */
+};
+
 /* An attn_sequence is sequence b of a batch: the rows and keys in use, where they lie, and how they
  * are numbered. */
 typedef struct attn_sequence {
@@ -39,6 +51,7 @@ typedef struct attn_sequence {
     int64_t offset;           /* pos(i) = i + offset */
     int64_t key_base;         /* n(j) = key_base + j */
     int64_t prefix;           /* p.prefix[b] */
+    attn_view view;           /* of entry b, so that its `entry` has been added */
 } attn_sequence;
 
 /* attn_problem_of() validates *p as attn_forward does and fills in *problem.
@@ -86,4 +99,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 19
+#define ATTN_KERNEL_ABI 20

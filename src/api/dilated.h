@@ -14,14 +14,22 @@
  *     attn_dilated_workspace_size(&p, &d, &need);            // p as for attn_forward
  *     attn_dilated_forward(&p, &d, workspace, need);
  *
- * Positions. A sequence has kv_len positions, and each of them is a key. The q_len rows are the
+ * Positions. A sequence has kv_len positions, and each of them is a key (position 0 is the first in
+ *   use, column kv_begin). The q_len rows are the
  *   last positions: all of them in training and prefill, a chunk of a prompt, or one token in
  *   decoding. Rows of a chunk have the bits that they have in one call.
  * Branches. Segment s of a branch is positions s*w to s*w + w-1, and the last may be shorter.
  *   Positions s*w + offset and every r-th after it take part, as rows and as keys, and see only
  *   each other. A branch numbers them from 0 on: causal, window and ALiBi compare these numbers,
- *   and n(j) of docs/canon.md is the number of a key in its segment. Bias and bool_mask have the
- *   caller's rows and keys.
+ *   and n(j) of docs/canon.md is the number of a key in its segment.
+ * The caller's numbers. All other fields go by the caller's rows, keys and heads, as in attn_forward:
+ *   bias, bool_mask, bit_mask, q_segments and kv_segments, callbacks, and prefix and chunk_size, which
+ *   count positions of the sequence. So a prompt, a chunk or a document has the same borders in every
+ *   branch, and a window of n keys reaches n times the dilation far.
+ * Dropout. The numbers are those of attn_forward, so a pair is dropped by every branch that shows it,
+ *   or by none. A dropped key keeps its weight in the denominators by which branches merge.
+ * Score. The callback gets the logit of a branch, with the branch's ALiBi, once for each branch that
+ *   shows the pair.
  * Merging. ATTN_DILATED_LSE weighs branches by the denominators of their softmax. That is one
  *   softmax over the keys of all branches, in which a key counts once for each branch that shows it
  *   to the row. The bits are those of docs/canon.md: the branches' root states are merged in list
@@ -36,9 +44,10 @@
  *   make. The two agree within a few ulp, and bit for bit with ATTN_DILATED_MEAN.
  * What may be set in p. These fields may be set: sizes (any grouping of heads), tensors with any
  *   strides and of any type but ATTN_I8, integer, rotated, k_centered, o, lse, stats, q_len,
- *   kv_len, cu_seqlens, scale, causal, window, softcap, bias, bool_mask, ALiBi, sinks, softmax1, and how to
- *   compute except backend. Every other field is refused with a sentence. Gradients take f32, f16 and
- *   bf16, and none of integer, rotated and k_centered.
+ *   kv_len, kv_begin, cu_seqlens, scale, causal, prefix, window, chunk_size, q_segments and kv_segments, bool_mask,
+ *   bit_mask, mask and mask_tile, softcap, bias, ALiBi, score, sinks, softmax1, dropout, and how to compute
+ *   except backend. Every other field is refused with a sentence. Gradients take f32, f16 and bf16,
+ *   and none of integer, rotated and k_centered.
  * Stack. It stays below 5.75 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
@@ -125,7 +134,8 @@ ATTN_API attn_status attn_dilated_backward_workspace_size(const attn_params *p,
 /* attn_dilated_backward() computes the gradients of attn_dilated_forward of *p and *d, as
  * attn_backward does those of attn_forward.
  *
- * *g may ask for dq, dk, dv and dsinks and may give dlse; dbias and dslopes are refused. With
+ * *g may ask for dq, dk, dv and dsinks and may give dlse; it gives score_derivative together with
+ * p.score; dbias and dslopes are refused. With
  * ATTN_DILATED_LSE it reads o and stats of the forward call, which must have written both, and
  * p.impl must be tiled; lse serves in place of stats as for attn_backward, and is all that a
  * gathered forward call can give. With ATTN_DILATED_MEAN it reads none of them, though p.o must be

@@ -15,7 +15,9 @@
  *         puts(attn_dilated_ring_check(&p, &d, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p and *d are equal on every rank, and *p describes the whole sequence, as for
- *   attn_ring_forward; it takes what both levels take. bias and bool_mask have all rows and keys.
+ *   attn_ring_forward; it takes what both levels take but kv_begin and prefix, since ranks cut rows and
+ *   keys alike and gather only the keys up to their last row. Bias, masks and segments have all rows
+ *   and keys.
  *   Every position is a row: seq_len_q = seq_len_kv, and q_len, if given, is kv_len. d->variant is
  *   strided.
  * Layout. Each rank has one range, as in ATTN_RING_CONTIGUOUS, or in ATTN_RING_CUSTOM with ranges of

@@ -271,6 +271,7 @@ static void ask_for(dilated_slot *w, int first, int last)
     int which;
     memset(&w->g, 0, sizeof w->g);
     w->g.gemms = w->run->g.gemms;
+    w->g.score_derivative = w->run->g.score_derivative;
     for (which = first; which <= last; which++)
         if (grad_of(&w->run->g, which)->data)
             to[which]->data = SLOT_FLOATS(w, w->run->lay.part_grads[which]);
@@ -377,6 +378,7 @@ static attn_status run_sinks(dilated_run *run, const attn_params *p, const attn_
     memset(&w->g, 0, sizeof w->g);
     w->g.dout = g->dout;
     w->g.dlse = g->dlse;
+    w->g.score_derivative = g->score_derivative;
     w->g.dsinks = g->dsinks;
     return attn_backward(&w->p, &w->g, run->c.slots + run->lay.inner, (size_t)run->lay.inner_bytes);
 }

@@ -106,7 +106,7 @@ static void set_sizes(attn_params *p, int64_t batch, int64_t heads, int64_t rows
 /* In a call of a branch all rows and keys are in use. */
 static void clear_lengths(attn_params *p)
 {
-    p->q_len = p->kv_len = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
+    p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
 }
 
 /* *p becomes what the largest call of branch n is, as far as sizes depend on it. most: rows of an
@@ -142,6 +142,9 @@ static void strip_call(attn_params *p)
     memset(&p->stats, 0, sizeof p->stats);
     SHARE_PAIRS(p->bias);
     SHARE_PAIRS(p->bool_mask);
+    SHARE_PAIRS(p->bit_mask);
+    p->q_segments_stride = p->kv_segments_stride = ATTN_STRIDE_BROADCAST;
+    p->prefix = NULL;
     p->alibi_stride = ATTN_STRIDE_BROADCAST;
     p->sinks = NULL;
     p->softmax1 = 0;

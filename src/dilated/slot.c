@@ -45,7 +45,8 @@ struct dilated_slot {
     head_class of;
     lattice l;
     segments at;
-    int32_t offset;
+    int32_t offset, prefix;
+    attn_view view; /* It tells which rows, keys and heads of the caller's these are. */
     /* The fields from here on lie in the slot. */
     char *base;
     float *slopes;
@@ -78,8 +79,8 @@ static dilated_slot *open_slot(const call *c, char *base, int64_t index)
     w->before = w->s.kv_len - w->s.q_len;
     w->from = max64(w->before, w->run->begin);
     w->to = max64(w->from, min64(w->s.kv_len, w->run->end));
-    if (w->asked->causal)
-        w->s.kv_len = w->to; /* No row sees what follows. */
+    if (w->asked->causal) /* No row sees what follows. */
+        w->s.kv_len = max64(w->to, min64(w->s.kv_len, w->s.prefix));
     return w;
 }
 
@@ -100,13 +101,21 @@ static int open_class(dilated_slot *w, int n, int64_t class)
     return 1;
 }
 
+/* end_of_call gives where the rows of a call from position `at` on end at most: segments differ in what
+ * they have of a prefix. */
+static int64_t end_of_call(const dilated_slot *w, int64_t at)
+{
+    const int64_t segment = w->l.segment;
+    return w->asked->prefix ? min64(w->to, (at / segment + 1) * segment) : w->to;
+}
+
 /* each_call makes all calls of branch n, by classes of heads, then by segments. */
 static void each_call(dilated_slot *w, int n, void (*take)(dilated_slot *w))
 {
     int64_t class, at;
     for (class = 0; open_class(w, n, class); class ++)
         for (at = w->from; at < w->to;) {
-            at = next_segments(&w->l, at, w->to, w->s.kv_len, &w->at);
+            at = next_segments(&w->l, at, end_of_call(w, at), w->s.kv_len, &w->at);
             if (w->at.rows)
                 take(w);
         }
@@ -152,32 +161,76 @@ static void open_own_keys(dilated_slot *w)
     w->p.v = view_keys(w, &w->asked->v);
 }
 
+/* view_of_call tells which rows, keys and heads of the caller's the call has. */
+static attn_view view_of_call(const dilated_slot *w)
+{
+    const attn_view v = { .batch = w->s.b,
+                          .head = w->of.head,
+                          .head_step = w->of.step,
+                          .row = w->at.first + w->at.row0 * w->l.dilation - w->before,
+                          .key = w->at.first,
+                          .step = step_of(&w->l),
+                          .entry = w->at.count > 1 ? w->l.segment : 0,
+                          .before = w->before };
+    return v;
+}
+
 /* An array of pairs: returns where its first pair lies, and makes its strides those of the call. */
 static int64_t view_pairs(const dilated_slot *w, ptrdiff_t *batch, ptrdiff_t *head, ptrdiff_t *q,
                           ptrdiff_t *kv)
 {
-    const int64_t row = w->at.first + w->at.row0 * w->l.dilation - w->before;
-    const int64_t at = w->s.b * *batch + w->of.head * *head + row * *q + w->at.first * *kv;
-    *batch = given_stride(*q + *kv, w->at.count > 1 ? w->l.segment : 0);
+    const attn_view *v = &w->view;
+    const int64_t column = w->s.column + v->key;
+    const int64_t at = v->batch * *batch + v->head * *head + v->row * *q + column * *kv;
+    *batch = given_stride(*q + *kv, v->entry);
     *head = given_stride(*head, w->of.step);
     *q = given_stride(*q, step_of(&w->l));
     *kv = given_stride(*kv, step_of(&w->l));
     return at;
 }
 
+/* view_mask moves a mask, `each` pairs of which share a byte, and returns which pair of the first byte
+ * comes first. */
+static int64_t view_mask(const dilated_slot *w, attn_mask *m, int64_t each)
+{
+    const int64_t at =
+        view_pairs(w, &m->stride_batch, &m->stride_head, &m->stride_q, &m->stride_kv);
+    const int64_t byte = floor_div(at, each);
+    if (m->data)
+        m->data += byte;
+    return at - byte * each;
+}
+
+/* view_masks narrows the masks to the call. Segments are one array for all of its entries, as w->view
+ * finds the numbers of rows and keys in it. */
+static void view_masks(dilated_slot *w)
+{
+    const attn_params *asked = w->asked;
+    const int64_t begin = w->at.first - w->l.first; /* of the segment, or of the first one */
+    attn_params *p = &w->p;
+    p->bool_mask = asked->bool_mask;
+    p->bit_mask = asked->bit_mask;
+    view_mask(w, &p->bool_mask, 1);
+    w->view.bit = view_mask(w, &p->bit_mask, 8);
+    if (asked->q_segments) {
+        p->q_segments = query_ids(asked, &w->s);
+        p->kv_segments = key_ids(asked, &w->s);
+    }
+    if (asked->prefix) {
+        w->prefix = (int32_t)taken(&w->l, max64(0, w->s.prefix - begin));
+        p->prefix = &w->prefix;
+    }
+    p->view = &w->view;
+}
+
 static void view_modifiers(dilated_slot *w)
 {
     attn_bias bias = w->asked->bias;
-    attn_mask mask = w->asked->bool_mask;
     int64_t at, h;
     at = view_pairs(w, &bias.stride_batch, &bias.stride_head, &bias.stride_q, &bias.stride_kv);
     if (bias.data)
         bias.data = (const char *)bias.data + at * (int64_t)bytes_of(bias.dtype);
-    at = view_pairs(w, &mask.stride_batch, &mask.stride_head, &mask.stride_q, &mask.stride_kv);
-    if (mask.data)
-        mask.data += at;
     w->p.bias = bias;
-    w->p.bool_mask = mask;
     for (h = 0; h < w->of.heads && w->asked->alibi_slopes; h++)
         w->slopes[h] =
             w->asked->alibi_slopes[w->s.b * w->asked->alibi_stride + w->of.head + h * w->of.step];
@@ -194,6 +247,8 @@ static void open_pairs(dilated_slot *w)
     clear_lengths(p);
     p->kernels = w->run->kernels;
     p->tile_keys = w->run->tile_keys;
+    w->view = view_of_call(w);
+    view_masks(w);
     view_modifiers(w);
     if (w->at.rows == w->at.keys)
         return;

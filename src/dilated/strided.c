@@ -51,6 +51,7 @@ static void finish_states(dilated_slot *w)
     p->stats = output_from(w, &w->asked->stats, head);
     p->sinks = w->asked->sinks ? w->asked->sinks + head : NULL;
     p->softmax1 = w->asked->softmax1;
+    p->dropout_p = w->asked->dropout_p;
     p->rotated = w->asked->rotated;
     p->kernels = w->asked->kernels;
     if (attn_state_finish(p, &w->sums))

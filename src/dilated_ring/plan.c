@@ -224,8 +224,15 @@ static attn_status check_one_range(const attn_params *p, const attn_ring *ring, 
 }
 
 /* check_ring_of_branches refuses what only a ring of whole attention takes. */
-static attn_status check_ring_of_branches(const attn_dilated *d, const attn_ring *ring, text *why)
+static attn_status check_ring_of_branches(const attn_params *p, const attn_dilated *d,
+                                          const attn_ring *ring, text *why)
 {
+    if (p->kv_begin)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "kv_begin is set, but ranks of dilated attention cut rows and keys alike");
+    if (p->prefix)
+        return bad(why, ATTN_ERR_UNSUPPORTED,
+                   "prefix is set, but ranks gather only the keys up to their last row");
     if (ring->gather)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
                          " is set, but dilated attention always gathers what ranks share");
@@ -323,7 +330,7 @@ static attn_status check_dilated_query(const attn_params *p, const attn_dilated 
     if (!status)
         status = check_one_range(p, ring, why);
     if (!status)
-        status = check_ring_of_branches(d, ring, why);
+        status = check_ring_of_branches(p, d, ring, why);
     if (!status)
         status = outline_of_rank(p, d, g, ring, &out, why);
     if (!status && !out.empty)
