@@ -3318,7 +3318,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(view, F_POINTER, BY_GRADIENTS, ANY) },
+    { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT
 
@@ -21777,8 +21777,12 @@ static attn_status check_one_range(const attn_params *p, const attn_ring *ring, 
 
 /* check_ring_of_branches refuses what only a ring of whole attention takes. */
 static attn_status check_ring_of_branches(const attn_params *p, const attn_dilated *d,
-                                          const attn_ring *ring, text *why)
+                                          const attn_gradients *g, const attn_ring *ring, text *why)
 {
+    if (g && (g->dbias.data || g->dsinks || g->dslopes))
+        return bad(
+            why, ATTN_ERR_UNSUPPORTED,
+            "dbias, dsinks and dslopes are not built for branches over ranks: leave them NULL");
     if (p->kv_begin)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "kv_begin is set, but ranks of dilated attention cut rows and keys alike");
@@ -21882,7 +21886,7 @@ static attn_status check_dilated_query(const attn_params *p, const attn_dilated 
     if (!status)
         status = check_one_range(p, ring, why);
     if (!status)
-        status = check_ring_of_branches(p, d, ring, why);
+        status = check_ring_of_branches(p, d, g, ring, why);
     if (!status)
         status = outline_of_rank(p, d, g, ring, &out, why);
     if (!status && !out.empty)

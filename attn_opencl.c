@@ -2297,7 +2297,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(view, F_POINTER, BY_GRADIENTS, ANY) },
+    { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT
 

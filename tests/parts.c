@@ -99,7 +99,7 @@ void law_logits_parts(int round)
     by_keys = logits.stage != ATTN_LOGITS_SOFTMAX;
     if (logits.rows == NULL) {
         logits.num_rows = t.p.seq_len_q;
-        list = test_alloc((size_t)t.p.seq_len_q * sizeof *list + 1);
+        list = test_alloc((size_t)(t.p.seq_len_q + 1) * sizeof *list);
         for (int64_t i = 0; i < t.p.seq_len_q; i++)
             list[i] = (int32_t)i;
         logits.rows = list;
