@@ -69,7 +69,7 @@ unsigned long long _xgetbv(unsigned word)
 }
 END
 cat > "$out/call.c" << 'END'
-#include "../../../attn.h"
+#include "attn.h"
 #include <stdio.h>
 static float q[4 * 9 * 16], k[2 * 70 * 16], v[2 * 70 * 16], o[4 * 9 * 16];
 static void fill(float *x, int n, unsigned state)
@@ -115,7 +115,7 @@ compile() {
 link() { # link PROGRAM OBJECT...
     program=$1
     shift
-    x86_64-w64-mingw32-gcc "$@" -static -lpthread -lm -o "$program.exe"
+    x86_64-w64-mingw32-gcc -I. "$@" -static -lpthread -lm -o "$program.exe"
 }
 
 say() { # say PROGRAM: the hash of its call, and why it ran so
