@@ -52,10 +52,8 @@ unsigned long long _xgetbv(unsigned);
 END
 # What MSVC's compiler has built in.
 cat > "$out/intrinsics.c" << 'END'
-#include <cpuid.h>
 void __cpuidex(int out[4], int leaf, int part);
 unsigned long long _xgetbv(unsigned word);
-#undef __cpuidex
 void __cpuidex(int out[4], int leaf, int part)
 {
     __asm__ volatile("cpuid" : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3])
