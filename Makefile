@@ -29,7 +29,10 @@ NM ?= $(CROSS_COMPILE)nm
 STRIP ?= $(CROSS_COMPILE)strip
 
 Q := $(if $(V),,@)
-DL := -ldl
+# Windows: by mingw, or by clang for it. The compiler writes NAME.exe where NAME is asked for, and
+# libraries are loaded without -ldl.
+WINDOWS := $(filter %-mingw32 %-windows-gnu,$(shell $(CC) -dumpmachine 2> /dev/null))
+DL := $(if $(WINDOWS),,-ldl)
 , := ,
 VERSION := $(shell sed -n 's/^.define ATTN_VERSION_STRING "\(.*\)".*/\1/p' attn.h)
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo none)
@@ -38,13 +41,15 @@ REVISION := $(shell git describe --always --dirty 2>/dev/null || echo none)
 REQUIRED := -std=c99 -ffp-contract=off
 WARNINGS := -pedantic -Wall -Wextra -Wconversion -Wshadow
 OMP      := $(if $(OPENMP),-fopenmp)
-COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(OMP) $(CPPFLAGS)
-LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS)
+# The C library of Windows knows neither %zu nor %lld; mingw's isnan narrows where it is not used.
+CLIB     := $(if $(WINDOWS),-D__USE_MINGW_ANSI_STDIO=1 $(if $(findstring clang,$(CC)),,-DPRINTF_STYLE=gnu_printf) -Wno-float-conversion)
+COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(CLIB) $(OMP) $(CPPFLAGS)
+LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS) $(if $(WINDOWS),-static)
 
 LIB     := $(BUILD)/libattn.a
 # Shared libraries of other systems are for CMakeLists.txt. Before version 1.0 every minor version may
 # change structs, so its number belongs to the soname.
-SHARED  ?= $(if $(filter Linux %BSD,$(shell uname -s)),yes)
+SHARED  ?= $(if $(WINDOWS),,$(if $(filter Linux %BSD,$(shell uname -s)),yes))
 ABI     := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(basename $(basename $(VERSION))))
 SHARED_LIB := $(if $(SHARED),$(BUILD)/libattn.so.$(VERSION))
 SHARED_LINKS := $(if $(SHARED),libattn.so.$(ABI) libattn.so)
@@ -88,7 +93,7 @@ TESTS   := test.c $(filter-out $(NOT_TESTS),$(sort $(wildcard tests/*.c))) $(FUZ
 # team_mpi.c needs an MPI: see bench_mpi.
 TEAM_MPI := bench/machine/team_mpi.c
 BENCH   := $(filter-out bench/suite.c $(TEAM_MPI),$(sort $(wildcard bench/*.c bench/*/*.c))) tests/oracle.c \
-           $(BENCH_CHECKS) examples/virtual_ranks.c
+           tests/system.c $(BENCH_CHECKS) examples/virtual_ranks.c
 # The bench with planted faults, which its self-checks must notice.
 BENCH_TEST := $(filter-out tests/bench/measure_test.c,$(sort $(wildcard tests/bench/*.c)))
 ERROR_TABLE := tools/error_table.c tests/error_table.c tests/oracle.c
@@ -239,6 +244,7 @@ PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_tabl
 $(PROGRAMS):
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(LINK) $^ -o $@ -lm -lpthread $(DL)
+	$(if $(WINDOWS),$(Q)[ $@ -ef $@.exe ] || ln -f $@.exe $@)
 
 # UBSan sees nothing in vector operations, but clang takes minutes for what it adds to them.
 $(call objects,$(SIMD_SOURCES)): override CFLAGS += $(if $(FUZZ),-fno-sanitize=undefined)

@@ -24,19 +24,33 @@
 #elif defined __GNUC__
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
+#pragma float_control(precise, on)
 #pragma fp_contract(off)
+#endif
+
+/* Attributes, builtins and assembler as gcc has them. clang in the place of MSVC (clang-cl) has them,
+ * too, but does not call itself gcc. */
+#if defined __GNUC__ || defined __clang__
+#define GNU_C 1
+#else
+#define GNU_C 0
 #endif
 #if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
     !defined __STRICT_ANSI__
 #error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
+#elif defined _MSC_VER
+#define KERNEL static __forceinline
+#define OWN_FRAME __declspec(noinline)
+#define RESTRICT __restrict
+#define COLD __declspec(noinline)
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -47,17 +61,22 @@
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
  * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
-#if defined __GNUC__ &&                                                                            \
+#if GNU_C &&                                                                                       \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
+#elif GNU_C && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma,f16c")))
 #define FMA_SECOND_BUILD
 #else
 #define FMA_BASE 0
+#endif
+#ifdef FMA_SECOND_BUILD
+#define SOFT_FMA_WHY "this CPU has no FMA"
+#else
+#define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
@@ -75,7 +94,7 @@
 #define ATTN_ASSERT(x) ((void)0)
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
@@ -91,8 +110,9 @@
             PREFETCH(from_ + at_);                                                                 \
     } while (0)
 
-/* The word of CPU features may be written by several threads at once, always with one value. */
-#if defined __GNUC__
+/* The word of CPU features may be written by several threads at once, always with one value. MSVC
+ * promises that an aligned word is read and written whole. */
+#if GNU_C
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #else
@@ -1209,8 +1229,8 @@ static float inverse_scale(float d)
 static inline float nearest_away(float x)
 {
     const float size = float_of(bits_of(x) & 0x7fffffffu), whole = (float)(int32_t)size;
-    const float near = whole + (float)(size - whole >= 0.5f);
-    return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
+    const float nearest = whole + (float)(size - whole >= 0.5f);
+    return float_of(bits_of(nearest) | (bits_of(x) & 0x80000000u));
 }
 
 /* Ties go to the even number; below 2^22. */
@@ -1264,8 +1284,8 @@ static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t
     int64_t i;
     for (i = 0; i < n; i++) {
         const float by = scale[i * step], y = x[i] / by;
-        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
-        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+        const float below = y < 127.0f ? y : 127.0f, held = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(held));
     }
 }
 
@@ -1293,8 +1313,8 @@ static void shift_unit(int32_t *q, const float *x, float inverse, int middle)
     int i;
     for (i = 0; i < UNIT; i++) {
         const float y = x[i] * inverse;
-        const int32_t near = (int32_t)(y + up);
-        q[i] = near < most ? near : most;
+        const int32_t rounded = (int32_t)(y + up);
+        q[i] = rounded < most ? rounded : most;
     }
 }
 
@@ -1739,7 +1759,7 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 
 /* Without optimisation these loops are slower than a textbook's with it. The compiler says so in a
  * note, because a warning would stop a build with -Werror. */
-#if defined __GNUC__ && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
+#if GNU_C && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
 #pragma message "attn: 20 to 200 times slower without -O2; -DATTN_UNOPTIMIZED silences this note"
 #endif
 
@@ -2518,7 +2538,19 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 #define TILES_PERMITTED (1u << 30)
 #define TILES_REFUSED (1u << 31)
 
-#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
+#define ON_X86 1
+#else
+#define ON_X86 0
+#endif
+#if defined __aarch64__ || defined _M_ARM64
+#define ON_ARM64 1
+#else
+#define ON_ARM64 0
+#endif
+
+/* cpuid, and the word of xgetbv that says which registers the operating system saves. */
+#if ON_X86 && GNU_C
 #ifdef __i386__
 #define SWAP_EBX "xchgl %%ebx, %k1\n\t"
 #else
@@ -2533,6 +2565,29 @@ static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
                      : "0"(leaf), "2"(part));
 }
 
+static unsigned saved_registers(void)
+{
+    unsigned low, high;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+#elif ON_X86 && defined _MSC_VER
+#include <intrin.h>
+
+static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
+{
+    int r[4];
+    __cpuidex(r, (int)leaf, (int)part);
+    memcpy(out, r, sizeof r);
+}
+
+static unsigned saved_registers(void)
+{
+    return (unsigned)_xgetbv(0);
+}
+#endif
+
+#if ON_X86 && (GNU_C || defined _MSC_VER)
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
  * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
 static unsigned detect_cpu(void)
@@ -2542,21 +2597,20 @@ static unsigned detect_cpu(void)
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     const unsigned tiles = 1u << 22 | 1u << 24, rounding = 1u << 5, tile_state = 0x60000;
-    unsigned r[4], low, high, found = CPU_KNOWN;
+    unsigned r[4], saved, found = CPU_KNOWN;
     cpuid(0, 0, r);
     if (r[0] < 7)
         return found;
     cpuid(1, 0, r);
     if ((r[2] & basis) != basis)
         return found;
-    /* This is xgetbv. */
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+    saved = saved_registers();
     cpuid(7, 0, r);
-    if ((low & 0x06) == 0x06 && (r[1] & avx2))
+    if ((saved & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
-    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
+    if ((saved & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
         found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
-    if (found & ATTN_CPU_AVX512 && (low & tile_state) == tile_state && (r[3] & tiles) == tiles)
+    if (found & ATTN_CPU_AVX512 && (saved & tile_state) == tile_state && (r[3] & tiles) == tiles)
         found |= ATTN_CPU_TILES;
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
@@ -2655,47 +2709,41 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
-#define ON_X86 1
-#else
-#define ON_X86 0
-#endif
-#if defined __aarch64__ || defined _M_ARM64
-#define ON_ARM64 1
-#else
-#define ON_ARM64 0
-#endif
+/* Every 64-bit x86 has SSE2; an older one that has AVX2 has it, too. */
+#define NEEDS_SSE2 (sizeof(void *) == 8 ? 0 : ATTN_CPU_AVX2)
 
-/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it, or if its file
+ * was compiled to a stub. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
-    int native; /* Zero means that it is for another kind of CPU. */
-    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    int narrow;     /* Nonzero means that it is the form of the set before it for few rows. */
+    int native;     /* Zero means that it is for another kind of CPU. */
+    int rounds;     /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    unsigned needs; /* A CPU of its kind with these features runs it. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0, ON_X86, 0 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0 },
-    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1, ATTN_CPU_TILES },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0, ON_X86, 0 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86, 0, ATTN_CPU_AVX2 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0, ATTN_CPU_AVX2 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0, ON_ARM64, 0 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0 },
-    { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64, 0, 0 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0, 0 },
+    { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0, 1, 0 },
+    { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0, ON_X86, 0 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86, 0, NEEDS_SSE2 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
-    { "portable", get_portable, 0, 1, 0 },
+    { "portable", get_portable, 0, 1, 0, 0 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
@@ -2731,17 +2779,27 @@ static const attn_kernels *best_kernels(int64_t rows, int fast)
     return best;
 }
 
-/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
-static void put_missing_kernels(text *why)
+/* put_absent names the sets for this kind of CPU that are linked in, but do not answer: those that
+ * the CPU could run, or those that it cannot. */
+static void put_absent(text *why, int runnable, const char *because)
 {
     int i, count = 0;
-    for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (kernel_sources[i].native && !kernel_sources[i].rounds && !kernel_sources[i].get()) {
-            put(why, count++ ? ", " : "; kernels ");
-            put(why, kernel_sources[i].name);
-        }
+    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
+        const struct kernel_source *source = &kernel_sources[i];
+        const int could = (attn_cpu_features() & source->needs) == source->needs;
+        if (!source->native || source->rounds || source->get() || could != runnable)
+            continue;
+        put(why, count++ ? ", " : "; kernels ");
+        put(why, source->name);
+    }
     if (count)
-        put(why, ": this CPU or its operating system cannot run them");
+        put(why, because);
+}
+
+static void put_missing_kernels(text *why)
+{
+    put_absent(why, 0, ": this CPU or its operating system cannot run them");
+    put_absent(why, 1, ": stubs, because only gcc, clang and clang-cl compile them");
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)
@@ -10811,6 +10869,8 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put(why, "; kernels ");
     put(why, kernels->name);
     put(why, asked->kernels ? ": asked for" : ": the best that are linked in and run here");
+    if (kernels == &kernels_portable && !FMA_BASE && !asked->kernels)
+        put(why, "; FMA in software: " SOFT_FMA_WHY);
     put_missing_kernels(why);
 }
 

@@ -159,7 +159,7 @@
 /* This number changes when the canonical order of operations in docs/canon.md changes. */
 #define ATTN_NUMERICS_VERSION 2
 
-#if defined ATTN_STATIC && defined __GNUC__
+#if defined ATTN_STATIC && (defined __GNUC__ || defined __clang__)
 #define ATTN_API static __attribute__((unused))
 #elif defined ATTN_STATIC
 #define ATTN_API static

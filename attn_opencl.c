@@ -7,7 +7,8 @@
  * that a host shares with the CPU: edit there.
  */
 
-#if defined __GNUC__ /* whole rooms are here, some functions of which only attn.c needs */
+/* Whole rooms are here, some functions of which only attn.c needs. */
+#if defined __GNUC__ || defined __clang__
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 
@@ -29,19 +30,33 @@
 #elif defined __GNUC__
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
+#pragma float_control(precise, on)
 #pragma fp_contract(off)
+#endif
+
+/* Attributes, builtins and assembler as gcc has them. clang in the place of MSVC (clang-cl) has them,
+ * too, but does not call itself gcc. */
+#if defined __GNUC__ || defined __clang__
+#define GNU_C 1
+#else
+#define GNU_C 0
 #endif
 #if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
     !defined __STRICT_ANSI__
 #error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
+#elif defined _MSC_VER
+#define KERNEL static __forceinline
+#define OWN_FRAME __declspec(noinline)
+#define RESTRICT __restrict
+#define COLD __declspec(noinline)
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -52,17 +67,22 @@
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
  * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
-#if defined __GNUC__ &&                                                                            \
+#if GNU_C &&                                                                                       \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
+#elif GNU_C && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma,f16c")))
 #define FMA_SECOND_BUILD
 #else
 #define FMA_BASE 0
+#endif
+#ifdef FMA_SECOND_BUILD
+#define SOFT_FMA_WHY "this CPU has no FMA"
+#else
+#define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
@@ -80,7 +100,7 @@
 #define ATTN_ASSERT(x) ((void)0)
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
@@ -96,8 +116,9 @@
             PREFETCH(from_ + at_);                                                                 \
     } while (0)
 
-/* The word of CPU features may be written by several threads at once, always with one value. */
-#if defined __GNUC__
+/* The word of CPU features may be written by several threads at once, always with one value. MSVC
+ * promises that an aligned word is read and written whole. */
+#if GNU_C
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #else
@@ -112,6 +133,9 @@
  */
 
 #ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
 #include <windows.h>
 #define CL_CALL __stdcall
 #define LOADERS "OpenCL.dll"
@@ -1672,8 +1696,8 @@ static float inverse_scale(float d)
 static inline float nearest_away(float x)
 {
     const float size = float_of(bits_of(x) & 0x7fffffffu), whole = (float)(int32_t)size;
-    const float near = whole + (float)(size - whole >= 0.5f);
-    return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
+    const float nearest = whole + (float)(size - whole >= 0.5f);
+    return float_of(bits_of(nearest) | (bits_of(x) & 0x80000000u));
 }
 
 /* Ties go to the even number; below 2^22. */
@@ -1727,8 +1751,8 @@ static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t
     int64_t i;
     for (i = 0; i < n; i++) {
         const float by = scale[i * step], y = x[i] / by;
-        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
-        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+        const float below = y < 127.0f ? y : 127.0f, held = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(held));
     }
 }
 
@@ -1756,8 +1780,8 @@ static void shift_unit(int32_t *q, const float *x, float inverse, int middle)
     int i;
     for (i = 0; i < UNIT; i++) {
         const float y = x[i] * inverse;
-        const int32_t near = (int32_t)(y + up);
-        q[i] = near < most ? near : most;
+        const int32_t rounded = (int32_t)(y + up);
+        q[i] = rounded < most ? rounded : most;
     }
 }
 
@@ -3796,7 +3820,7 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
 }
 
 /* Several threads may build one program at once, or try it; the first to store it wins. */
-#if defined __GNUC__
+#if GNU_C
 #define LOAD(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
 #define STORE_FIRST(at, expected, value)                                                           \
     __atomic_compare_exchange_n(at, expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
@@ -6203,7 +6227,7 @@ static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
     const int count = (int)(sizeof t->device / sizeof *got);
-    int i, near = 1;
+    int i, all_near = 1;
     *off = 0;
     for (i = 0; i < count; i++) {
         const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
@@ -6211,9 +6235,9 @@ static int is_near(const trial *t, float *off)
             continue;
         if (d > *off || is_nan(d))
             *off = d;
-        near = near && !t->limits.exact && d <= TRIAL_BOUND;
+        all_near = all_near && !t->limits.exact && d <= TRIAL_BOUND;
     }
-    return near;
+    return all_near;
 }
 
 static attn_status call_cpu(trial *t, int gradients)

@@ -423,6 +423,10 @@ struct attn_kernels {
 #if !defined ATTN_KERNEL_FILE            /* the seam alone */
 #elif !defined ISA && !defined SIMD_JOIN /* what the operations themselves are written with */
 
+#if defined _MSC_VER && !defined __clang__
+#pragma message("attn: MSVC makes a stub of this file: compile vector kernels by clang-cl")
+#endif
+
 #include <string.h>
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b) SIMD_JOIN_(a, b)

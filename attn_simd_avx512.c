@@ -6,7 +6,7 @@
 #define ATTN_KERNEL_FILE
 #include "attn_simd.h"
 
-#if defined __GNUC__ && defined __SSE2__ /* any x86 whose compiler has the intrinsics */
+#if (defined __GNUC__ || defined __clang__) && defined __SSE2__ /* any x86 */
 #if defined __clang__
 #if defined __FAST_MATH__
 #error "attn_simd_avx512.c: add -fno-fast-math -ffp-contract=off to the flags of this file"

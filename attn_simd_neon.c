@@ -6,7 +6,7 @@
 #define ATTN_KERNEL_FILE
 #include "attn_simd.h"
 
-#if defined __GNUC__ && defined __aarch64__
+#if (defined __GNUC__ || defined __clang__) && defined __aarch64__
 #if defined __clang__
 #if defined __FAST_MATH__
 #error "attn_simd_neon.c: add -fno-fast-math -ffp-contract=off to the flags of this file"

@@ -9,7 +9,7 @@
 
 /* 32-bit code may be for a CPU without SSE2: there the functions ask for it, and the getters ask
  * the CPU. */
-#if defined __GNUC__ && (defined __SSE2__ || defined __i386__)
+#if (defined __GNUC__ || defined __clang__) && (defined __SSE2__ || defined __i386__)
 #if defined __clang__
 #if defined __FAST_MATH__
 #error "attn_simd_sse2.c: add -fno-fast-math -ffp-contract=off to the flags of this file"

@@ -1,6 +1,6 @@
 /* clock.c - time, and how fast the core runs at this moment.
  * SPDX-License-Identifier: MIT */
-#if defined __unix__ || defined __APPLE__
+#if defined __unix__ || defined __APPLE__ || defined __MINGW32__
 #define _POSIX_C_SOURCE 200809L
 #endif
 #include "clock.h"

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#if defined __unix__ || defined __APPLE__
+#if defined __unix__ || defined __APPLE__ || defined __MINGW32__
 #include <pthread.h>
 #include <time.h>
 #define HAVE_THREADS 1

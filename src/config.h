@@ -20,19 +20,33 @@
 #elif defined __GNUC__
 #pragma GCC optimize("no-fast-math", "fp-contract=off", "no-tree-loop-distribute-patterns")
 #elif defined _MSC_VER
+#pragma float_control(precise, on)
 #pragma fp_contract(off)
+#endif
+
+/* Attributes, builtins and assembler as gcc has them. clang in the place of MSVC (clang-cl) has them,
+ * too, but does not call itself gcc. */
+#if defined __GNUC__ || defined __clang__
+#define GNU_C 1
+#else
+#define GNU_C 0
 #endif
 #if defined __i386__ && defined __FLT_EVAL_METHOD__ && __FLT_EVAL_METHOD__ == 2 &&                 \
     !defined __STRICT_ANSI__
 #error "attn: add -std=c99 (or -msse2 -mfpmath=sse): x87 code keeps excess precision otherwise"
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define KERNEL static inline __attribute__((always_inline)) /* It must inline to be specialised. */
 #define OWN_FRAME __attribute__((noinline))                 /* Its stack is gone when it returns. */
 #define RESTRICT __restrict
 /* It puts sentences together: that code should be small, and out of its callers' way. */
 #define COLD __attribute__((noinline, cold, unused))
+#elif defined _MSC_VER
+#define KERNEL static __forceinline
+#define OWN_FRAME __declspec(noinline)
+#define RESTRICT __restrict
+#define COLD __declspec(noinline)
 #else
 #define KERNEL static inline
 #define OWN_FRAME
@@ -43,17 +57,22 @@
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
  * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
-#if defined __GNUC__ &&                                                                            \
+#if GNU_C &&                                                                                       \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
 #define FMA_BASE 1
 #define FMA_TARGET
-#elif defined __GNUC__ && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
+#elif GNU_C && defined __SSE_MATH__ /* x87 code on x86 could not use the instruction. */
 #define FMA_BASE 0
 #define FMA_TARGET __attribute__((target("avx2,fma,f16c")))
 #define FMA_SECOND_BUILD
 #else
 #define FMA_BASE 0
+#endif
+#ifdef FMA_SECOND_BUILD
+#define SOFT_FMA_WHY "this CPU has no FMA"
+#else
+#define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
@@ -71,7 +90,7 @@
 #define ATTN_ASSERT(x) ((void)0)
 #endif
 
-#if defined __GNUC__
+#if GNU_C
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* The address will be read; it goes into L2. */
 #else
 #define PREFETCH(p) ((void)(p))
@@ -87,8 +106,9 @@
             PREFETCH(from_ + at_);                                                                 \
     } while (0)
 
-/* The word of CPU features may be written by several threads at once, always with one value. */
-#if defined __GNUC__
+/* The word of CPU features may be written by several threads at once, always with one value. MSVC
+ * promises that an aligned word is read and written whole. */
+#if GNU_C
 #define LOAD_WORD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define STORE_WORD(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
 #else

@@ -70,6 +70,8 @@ static void explain_kernels(const attn_params *asked, const attn_kernels *kernel
     put(why, "; kernels ");
     put(why, kernels->name);
     put(why, asked->kernels ? ": asked for" : ": the best that are linked in and run here");
+    if (kernels == &kernels_portable && !FMA_BASE && !asked->kernels)
+        put(why, "; FMA in software: " SOFT_FMA_WHY);
     put_missing_kernels(why);
 }
 

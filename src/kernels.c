@@ -12,7 +12,7 @@
 
 /* Without optimisation these loops are slower than a textbook's with it. The compiler says so in a
  * note, because a warning would stop a build with -Werror. */
-#if defined __GNUC__ && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
+#if GNU_C && !defined __OPTIMIZE__ && !defined ATTN_UNOPTIMIZED
 #pragma message "attn: 20 to 200 times slower without -O2; -DATTN_UNOPTIMIZED silences this note"
 #endif
 

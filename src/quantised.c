@@ -135,8 +135,8 @@ static float inverse_scale(float d)
 static inline float nearest_away(float x)
 {
     const float size = float_of(bits_of(x) & 0x7fffffffu), whole = (float)(int32_t)size;
-    const float near = whole + (float)(size - whole >= 0.5f);
-    return float_of(bits_of(near) | (bits_of(x) & 0x80000000u));
+    const float nearest = whole + (float)(size - whole >= 0.5f);
+    return float_of(bits_of(nearest) | (bits_of(x) & 0x80000000u));
 }
 
 /* Ties go to the even number; below 2^22. */
@@ -190,8 +190,8 @@ static void store_scaled(int8_t *to, const float *x, const float *scale, int64_t
     int64_t i;
     for (i = 0; i < n; i++) {
         const float by = scale[i * step], y = x[i] / by;
-        const float below = y < 127.0f ? y : 127.0f, near = below > -127.0f ? below : -127.0f;
-        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(near));
+        const float below = y < 127.0f ? y : 127.0f, held = below > -127.0f ? below : -127.0f;
+        to[i] = (int8_t)(is_nan(y) || by == 0.0f ? 0 : (int32_t)nearest_even(held));
     }
 }
 
@@ -219,8 +219,8 @@ static void shift_unit(int32_t *q, const float *x, float inverse, int middle)
     int i;
     for (i = 0; i < UNIT; i++) {
         const float y = x[i] * inverse;
-        const int32_t near = (int32_t)(y + up);
-        q[i] = near < most ? near : most;
+        const int32_t rounded = (int32_t)(y + up);
+        q[i] = rounded < most ? rounded : most;
     }
 }
 

@@ -11,7 +11,19 @@
 #define TILES_PERMITTED (1u << 30)
 #define TILES_REFUSED (1u << 31)
 
-#if defined __GNUC__ && (defined __x86_64__ || defined __i386__)
+#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
+#define ON_X86 1
+#else
+#define ON_X86 0
+#endif
+#if defined __aarch64__ || defined _M_ARM64
+#define ON_ARM64 1
+#else
+#define ON_ARM64 0
+#endif
+
+/* cpuid, and the word of xgetbv that says which registers the operating system saves. */
+#if ON_X86 && GNU_C
 #ifdef __i386__
 #define SWAP_EBX "xchgl %%ebx, %k1\n\t"
 #else
@@ -26,6 +38,29 @@ static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
                      : "0"(leaf), "2"(part));
 }
 
+static unsigned saved_registers(void)
+{
+    unsigned low, high;
+    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+#elif ON_X86 && defined _MSC_VER
+#include <intrin.h>
+
+static void cpuid(unsigned leaf, unsigned part, unsigned out[4])
+{
+    int r[4];
+    __cpuidex(r, (int)leaf, (int)part);
+    memcpy(out, r, sizeof r);
+}
+
+static unsigned saved_registers(void)
+{
+    return (unsigned)_xgetbv(0);
+}
+#endif
+
+#if ON_X86 && (GNU_C || defined _MSC_VER)
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
  * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
 static unsigned detect_cpu(void)
@@ -35,21 +70,20 @@ static unsigned detect_cpu(void)
     const unsigned avx2 = 1u << 5, avx512 = 1u << 16 | 1u << 17 | 1u << 30;
     const unsigned dots = 1u << 11, avx_dots = 1u << 4;
     const unsigned tiles = 1u << 22 | 1u << 24, rounding = 1u << 5, tile_state = 0x60000;
-    unsigned r[4], low, high, found = CPU_KNOWN;
+    unsigned r[4], saved, found = CPU_KNOWN;
     cpuid(0, 0, r);
     if (r[0] < 7)
         return found;
     cpuid(1, 0, r);
     if ((r[2] & basis) != basis)
         return found;
-    /* This is xgetbv. */
-    __asm__ volatile(".byte 0x0f, 0x01, 0xd0" : "=a"(low), "=d"(high) : "c"(0));
+    saved = saved_registers();
     cpuid(7, 0, r);
-    if ((low & 0x06) == 0x06 && (r[1] & avx2))
+    if ((saved & 0x06) == 0x06 && (r[1] & avx2))
         found |= ATTN_CPU_AVX2;
-    if ((low & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
+    if ((saved & 0xe6) == 0xe6 && (r[1] & avx512) == avx512)
         found |= ATTN_CPU_AVX512 | (r[2] & dots ? ATTN_CPU_DOTS_512 : 0);
-    if (found & ATTN_CPU_AVX512 && (low & tile_state) == tile_state && (r[3] & tiles) == tiles)
+    if (found & ATTN_CPU_AVX512 && (saved & tile_state) == tile_state && (r[3] & tiles) == tiles)
         found |= ATTN_CPU_TILES;
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
@@ -148,47 +182,41 @@ static const attn_kernels *get_portable(void)
     return &kernels_portable;
 }
 
-#if defined __x86_64__ || defined __i386__ || defined _M_X64 || defined _M_IX86
-#define ON_X86 1
-#else
-#define ON_X86 0
-#endif
-#if defined __aarch64__ || defined _M_ARM64
-#define ON_ARM64 1
-#else
-#define ON_ARM64 0
-#endif
+/* Every 64-bit x86 has SSE2; an older one that has AVX2 has it, too. */
+#define NEEDS_SSE2 (sizeof(void *) == 8 ? 0 : ATTN_CPU_AVX2)
 
-/* The best come first; each answers with its table, or NULL if this CPU cannot run it. */
+/* The best come first; each answers with its table, or NULL if this CPU cannot run it, or if its file
+ * was compiled to a stub. */
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
-    int native; /* Zero means that it is for another kind of CPU. */
-    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    int narrow;     /* Nonzero means that it is the form of the set before it for few rows. */
+    int native;     /* Zero means that it is for another kind of CPU. */
+    int rounds;     /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    unsigned needs; /* A CPU of its kind with these features runs it. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
-    { "avx512", attn_kernels_avx512, 0, ON_X86, 0 },
-    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0 },
-    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1 },
+    { "avx512", attn_kernels_avx512, 0, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1, ATTN_CPU_TILES },
 #endif
 #ifdef ATTN_SIMD_AVX2
-    { "avx2", attn_kernels_avx2, 0, ON_X86, 0 },
-    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0 },
+    { "avx2", attn_kernels_avx2, 0, ON_X86, 0, ATTN_CPU_AVX2 },
+    { "avx2_narrow", attn_kernels_avx2_narrow, 1, ON_X86, 0, ATTN_CPU_AVX2 },
 #endif
 #ifdef ATTN_SIMD_NEON
-    { "neon", attn_kernels_neon, 0, ON_ARM64, 0 },
-    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0 },
-    { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1 },
+    { "neon", attn_kernels_neon, 0, ON_ARM64, 0, 0 },
+    { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0, 0 },
+    { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
 #endif
 #ifdef FMA_SECOND_BUILD
-    { "portable_fma", get_portable_fma, 0, 1, 0 },
+    { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },
 #endif
 #ifdef ATTN_SIMD_SSE2
-    { "sse2", attn_kernels_sse2, 0, ON_X86, 0 },
-    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0 },
+    { "sse2", attn_kernels_sse2, 0, ON_X86, 0, NEEDS_SSE2 },
+    { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
-    { "portable", get_portable, 0, 1, 0 },
+    { "portable", get_portable, 0, 1, 0, 0 },
 };
 
 ATTN_API const attn_kernels *attn_kernels_get(int index)
@@ -224,17 +252,27 @@ static const attn_kernels *best_kernels(int64_t rows, int fast)
     return best;
 }
 
-/* put_missing_kernels names sets for this kind of CPU that are linked in, but cannot run here. */
-static void put_missing_kernels(text *why)
+/* put_absent names the sets for this kind of CPU that are linked in, but do not answer: those that
+ * the CPU could run, or those that it cannot. */
+static void put_absent(text *why, int runnable, const char *because)
 {
     int i, count = 0;
-    for (i = 0; i < COUNT_OF(kernel_sources); i++)
-        if (kernel_sources[i].native && !kernel_sources[i].rounds && !kernel_sources[i].get()) {
-            put(why, count++ ? ", " : "; kernels ");
-            put(why, kernel_sources[i].name);
-        }
+    for (i = 0; i < COUNT_OF(kernel_sources); i++) {
+        const struct kernel_source *source = &kernel_sources[i];
+        const int could = (attn_cpu_features() & source->needs) == source->needs;
+        if (!source->native || source->rounds || source->get() || could != runnable)
+            continue;
+        put(why, count++ ? ", " : "; kernels ");
+        put(why, source->name);
+    }
     if (count)
-        put(why, ": this CPU or its operating system cannot run them");
+        put(why, because);
+}
+
+static void put_missing_kernels(text *why)
+{
+    put_absent(why, 0, ": this CPU or its operating system cannot run them");
+    put_absent(why, 1, ": stubs, because only gcc, clang and clang-cl compile them");
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)

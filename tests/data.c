@@ -1,20 +1,13 @@
 /* data.c - random numbers, guarded memory, storage types, tensors.
  * SPDX-License-Identifier: MIT
  */
-#define _DEFAULT_SOURCE /* mmap and MAP_ANONYMOUS beside -std=c99 */
+#include "system.h"
 #include "test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined __unix__ || defined __APPLE__
-#include <sys/mman.h>
-#include <unistd.h>
-#define HAVE_PAGES 1
-#else
-#define HAVE_PAGES 0
-#endif
 
 /* ---- random numbers ---------------------------------------------------------------------------
  * xorshift64* (Vigna 2016): 2^64 - 1 long, and the upper bits, the only ones used, pass what such
@@ -137,6 +130,25 @@ int64_t rng_pick(const int64_t *values, int count)
     return values[rng_int(0, count - 1)];
 }
 
+/* ---- a fused step ----------------------------------------------------------------------------- */
+
+/* The product is exact in binary64. Their sum is made odd if bits of it are lost, so that the rounding
+ * to binary32 sees on which side of a half it lies. */
+float exact_fma(float a, float b, float c)
+{
+    const double product = (double)a * (double)b;
+    double sum = product + (double)c;
+    const double added = sum - product, kept = sum - added;
+    const double from_product = product - kept, from_c = (double)c - added;
+    const double lost = from_product + from_c;
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if (isfinite(sum) && lost != 0 && bits % 2 == 0)
+        bits += (lost > 0) == (sum > 0) ? 1u : ~(uint64_t)0;
+    memcpy(&sum, &bits, sizeof sum);
+    return (float)sum;
+}
+
 /* ---- guarded memory ------------------------------------------------------------------------ */
 
 enum { MARGIN = 64, MAX_BUFFERS = 4096, CANARY = 0xc5 };
@@ -168,42 +180,29 @@ static void make_on_heap(buffer *b, size_t bytes)
     b->is_mapped = 0;
 }
 
-#if HAVE_PAGES
 /* One inaccessible page on the side named; what remains of the other side's page is canary. */
 static int make_on_pages(buffer *b, size_t bytes, int place)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t room = (bytes + MARGIN + page - 1) / page * page;
+    const size_t page = system_page();
+    const size_t room = page == 0 ? 0 : (bytes + MARGIN + page - 1) / page * page;
     b->total = room + page;
-    b->base = mmap(NULL, b->total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (b->base == MAP_FAILED)
+    b->base = page == 0 ? NULL : system_map(b->total);
+    if (b->base == NULL)
         return 0;
     b->is_mapped = 1;
     b->after = place == PLACE_PAGE_AFTER ? 0 : room - bytes;
     b->before = place == PLACE_PAGE_AFTER ? room - bytes : 0;
     b->data = b->base + (place == PLACE_PAGE_AFTER ? room - bytes : page);
-    return mprotect(b->base + (place == PLACE_PAGE_AFTER ? room : 0), page, PROT_NONE) == 0;
+    return system_forbid(b->base + (place == PLACE_PAGE_AFTER ? room : 0), page);
 }
 
 static void free_buffer(buffer *b)
 {
     if (b->is_mapped)
-        munmap(b->base, b->total);
+        system_unmap(b->base, b->total);
     else
         free(b->base);
 }
-#else
-static int make_on_pages(buffer *b, size_t bytes, int place)
-{
-    (void)b, (void)bytes, (void)place;
-    return 0;
-}
-
-static void free_buffer(buffer *b)
-{
-    free(b->base);
-}
-#endif
 
 void *test_alloc_at(size_t bytes, int place)
 {

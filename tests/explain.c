@@ -1037,6 +1037,12 @@ static void check_option_text(void)
 #else
 #define FOREIGN_SET "avx"
 #endif
+/* Without SSE2 this compiler makes stubs of the vector kernels. */
+#if defined __i386__ && !defined __SSE2__
+#define MAKES_STUBS 1
+#else
+#define MAKES_STUBS 0
+#endif
 
 static void check_format(void)
 {
@@ -1050,6 +1056,9 @@ static void check_format(void)
               strstr(whole, info.backend_name) != NULL,
           "'%s'", whole);
     CHECK(strstr(info.reasons, FOREIGN_SET) == NULL, "of other CPUs: %s", info.reasons);
+    CHECK(MAKES_STUBS || strstr(info.reasons, "stubs") == NULL, "no stubs: %s", info.reasons);
+    CHECK(strcmp(info.kernels_name, "portable") == 0 || strstr(info.reasons, "FMA in") == NULL,
+          "FMA of %s: %s", info.kernels_name, info.reasons);
     CHECK(strcmp(attn_info_format(NULL, cut, sizeof cut), "") == 0 && cut[0] == 0, "of NULL");
     snprintf(number, sizeof number, "%lu", (unsigned long)info.workspace_bytes);
     CHECK(strstr(whole, number) != NULL, "no workspace of %s in '%s'", number, whole);

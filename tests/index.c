@@ -1,7 +1,7 @@
 /* index.c - attn_index: the lists are those of a full sort of the same scores, for any way to compute them.
  * SPDX-License-Identifier: MIT
  *
- * The scores are computed here once more, in the order of docs/canon.md by the C library's fmaf, and
+ * The scores are computed here once more, in the order of docs/canon.md, and
  * compared bit for bit; those of a double oracle say that they mean the right thing.
  */
 #include "laws.h"
@@ -163,8 +163,8 @@ static float dot_of(const row_of *r, int64_t h, int64_t j)
     const ptrdiff_t k = oracle_key_offset(p, &p->k, p->head_dim, r->b, r->head, j);
     float sum = 0;
     for (int64_t d = 0; d < p->head_dim; d++)
-        sum = fmaf((float)oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d),
-                   (float)oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d), sum);
+        sum = exact_fma((float)oracle_load(p->q.dtype, p->q.data, q + (ptrdiff_t)d),
+                        (float)oracle_load(p->k.dtype, p->k.data, k + (ptrdiff_t)d), sum);
     return sum * (p->scale != 0 ? p->scale : (float)oracle_scale(p));
 }
 

@@ -411,7 +411,7 @@ static void check_unit_sums(const char *name, void (*kernel)(const attn_product 
                 int sum = 0;
                 for (int d = 0; d < UNIT; d++)
                     sum += (int)q[r][u * UNIT + d] * unit_number(k->dtype, unit, d);
-                chain = fmaf((float)sum, by, chain);
+                chain = exact_fma((float)sum, by, chain);
             }
             wrong += !same_number(s[j * rows + r], chain * factor);
         }

@@ -6,6 +6,7 @@
 #include "gradients.h"
 #include "laws.h"
 #include "pool.h"
+#include "system.h"
 #include "test.h"
 
 #include <math.h>
@@ -242,9 +243,6 @@ static void check_small_gradients(attn_opencl *gpu, const char *how)
     }
 }
 
-#ifndef _WIN32
-#include <dlfcn.h>
-
 enum { HEADS = 4, KV_HEADS = 2, ROWS = 37, KEYS = 150, DIM = 40 };
 enum { Q, K, V, O, TENSORS };
 static const size_t lengths[TENSORS] = { HEADS * ROWS * DIM, KV_HEADS *KEYS *DIM,
@@ -266,26 +264,19 @@ typedef struct driver {
     int32_t (*release_queue)(void *queue);
 } driver;
 
-static int find(void *library, const char *name, void *to)
-{
-    void *const symbol = dlsym(library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static int load_driver(driver *d)
 {
-    void *library = dlopen("libOpenCL.so.1", RTLD_NOW);
-    return library != NULL && find(library, "clCreateBuffer", &d->create) &&
-           find(library, "clEnqueueWriteBuffer", &d->write) &&
-           find(library, "clEnqueueReadBuffer", &d->read) &&
-           find(library, "clReleaseMemObject", &d->release) &&
-           find(library, "clWaitForEvents", &d->wait) &&
-           find(library, "clReleaseEvent", &d->release_event) &&
-           find(library, "clCreateUserEvent", &d->user_event) &&
-           find(library, "clSetUserEventStatus", &d->set_status) &&
-           find(library, "clCreateCommandQueue", &d->queue) &&
-           find(library, "clReleaseCommandQueue", &d->release_queue);
+    void *library = system_opencl();
+    return library != NULL && system_find(library, "clCreateBuffer", &d->create) &&
+           system_find(library, "clEnqueueWriteBuffer", &d->write) &&
+           system_find(library, "clEnqueueReadBuffer", &d->read) &&
+           system_find(library, "clReleaseMemObject", &d->release) &&
+           system_find(library, "clWaitForEvents", &d->wait) &&
+           system_find(library, "clReleaseEvent", &d->release_event) &&
+           system_find(library, "clCreateUserEvent", &d->user_event) &&
+           system_find(library, "clSetUserEventStatus", &d->set_status) &&
+           system_find(library, "clCreateCommandQueue", &d->queue) &&
+           system_find(library, "clReleaseCommandQueue", &d->release_queue);
 }
 
 /* One call with host arrays, run on the CPU: what all others must equal. */
@@ -415,13 +406,14 @@ typedef struct shared_memory {
 
 static int load_shared_memory(shared_memory *m, const attn_opencl_info *info)
 {
-    void *library = dlopen("libOpenCL.so.1", RTLD_NOW);
+    void *library = system_opencl();
     const uint32_t svm_capabilities = 0x1053;
     uint64_t kinds = 0;
-    return library != NULL && find(library, "clSVMAlloc", &m->alloc) &&
-           find(library, "clSVMFree", &m->release) && find(library, "clEnqueueSVMMap", &m->map) &&
-           find(library, "clEnqueueSVMUnmap", &m->unmap) &&
-           find(library, "clGetDeviceInfo", &m->device) &&
+    return library != NULL && system_find(library, "clSVMAlloc", &m->alloc) &&
+           system_find(library, "clSVMFree", &m->release) &&
+           system_find(library, "clEnqueueSVMMap", &m->map) &&
+           system_find(library, "clEnqueueSVMUnmap", &m->unmap) &&
+           system_find(library, "clGetDeviceInfo", &m->device) &&
            m->device(info->device_id, svm_capabilities, sizeof kinds, &kinds, NULL) == 0 &&
            (kinds & 1) != 0;
 }
@@ -1015,15 +1007,6 @@ static void check_device(void)
     attn_opencl_close(gpu);
     free(gpu);
 }
-
-#else
-
-static void check_device(void)
-{
-    SKIP("arrays on the device are tested where there is dlopen");
-}
-
-#endif
 
 TEST_GROUP(opencl, RUN_IF_NAMED, "a device: arrays on it, events, threads; minutes")
 {

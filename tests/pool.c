@@ -2,15 +2,11 @@
  * SPDX-License-Identifier: MIT
  */
 #include "pool.h"
+#include "system.h"
 
 #include <string.h>
 
-#if defined __unix__ || defined __APPLE__
-#include <pthread.h>
-const int pool_has_threads = 1;
-#else
-const int pool_has_threads = 0;
-#endif
+const int pool_has_threads = HAVE_THREADS;
 
 /* The loop that runs. */
 static struct {
@@ -27,7 +23,7 @@ static void run_index(int64_t index, int worker)
     loop.task(loop.arg, index, worker);
 }
 
-#if defined __unix__ || defined __APPLE__
+#if HAVE_THREADS
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t started = PTHREAD_COND_INITIALIZER;

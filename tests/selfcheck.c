@@ -5,25 +5,15 @@
  * same comparisons that the other groups use must report every mutant, and must be silent about the
  * table itself.
  */
-#define _POSIX_C_SOURCE 200112L /* fork */
 #include "features.h"
 #include "laws.h"
 #include "oracle.h"
+#include "system.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined __unix__ || defined __APPLE__
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#define HAVE_FORK 1
-#else
-#define HAVE_FORK 0
-#endif
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -45,47 +35,23 @@ static void check_margins(void)
         }
 }
 
-#if HAVE_FORK
-/* A child touches the byte beyond; it must die of it. */
-static int dies(volatile unsigned char *at)
-{
-    int status = 0;
-    pid_t child;
-    fflush(NULL);
-    child = fork();
-    if (child == 0) {
-        signal(SIGSEGV, SIG_DFL);
-        signal(SIGABRT, SIG_DFL);
-#ifdef SIGBUS
-        signal(SIGBUS, SIG_DFL);
-#endif
-        fclose(stderr); /* sanitizers would tell the world */
-        *at = 1;
-        _exit(0);
-    }
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-
 static void check_pages(void)
 {
     if (!begin_case("guard pages"))
         return;
-    for (size_t bytes = 1; bytes < 10000; bytes = bytes * 3 + 1) {
+    if (system_page() == 0)
+        SKIP("no pages on this platform");
+    for (size_t bytes = 1; bytes < 10000 && system_page() > 0; bytes = bytes * 3 + 1) {
         unsigned char *after = test_alloc_at(bytes, PLACE_PAGE_AFTER);
         unsigned char *before = test_alloc_at(bytes, PLACE_PAGE_BEFORE);
-        CHECK(dies(after + bytes) == 1, "a write beyond %lu bytes passes", (unsigned long)bytes);
-        CHECK(dies(before - 1) == 1, "a write before %lu bytes passes", (unsigned long)bytes);
-        CHECK(dies(after + bytes - 1) == 0 && dies(before) == 0, "the buffer itself is no use");
+        CHECK(system_dies(after + bytes) == 1, "a write beyond %lu bytes passes",
+              (unsigned long)bytes);
+        CHECK(system_dies(before - 1) == 1, "a write before %lu bytes passes",
+              (unsigned long)bytes);
+        CHECK(system_dies(after + bytes - 1) == 0 && system_dies(before) == 0,
+              "the buffer itself is no use");
     }
 }
-#else
-static void check_pages(void)
-{
-    SKIP("no fork on this platform");
-}
-#endif
 
 static void check_tensors(void)
 {

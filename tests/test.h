@@ -87,8 +87,11 @@ int run_cases(const char *dir, int lines);
 
 /* ---- cases and checks */
 
+#ifndef PRINTF_STYLE /* what mingw's printf takes depends on who has asked for it: see the Makefile */
+#define PRINTF_STYLE printf
+#endif
 #if defined __GNUC__
-#define TEST_FORMAT(a, b) __attribute__((format(printf, a, b)))
+#define TEST_FORMAT(a, b) __attribute__((format(PRINTF_STYLE, a, b)))
 #else
 #define TEST_FORMAT(a, b)
 #endif
@@ -173,6 +176,9 @@ void test_release(void);
 /* For a short-lived buffer: what was allocated after the mark is freed, its margins unchecked. */
 int test_mark(void);
 void test_release_to(int mark);
+
+/* a * b + c, rounded once; the fmaf of some C libraries (mingw's) is often a bit off. */
+float exact_fma(float a, float b, float c);
 
 /* ---- storage types, decoded and encoded without attn.c */
 

@@ -6,16 +6,10 @@
  * under ThreadSanitizer. Checks are made by the main thread only.
  */
 #include "pool.h"
+#include "system.h"
 #include "test.h"
 
 #include <string.h>
-
-#if defined __unix__ || defined __APPLE__
-#include <pthread.h>
-#define HAVE_THREADS 1
-#else
-#define HAVE_THREADS 0
-#endif
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 

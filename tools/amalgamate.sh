@@ -70,7 +70,7 @@ amalgamate() {
         close(command)
     }
     function chosen(text, n,    count, i) {
-        text[++n] = "#if defined __GNUC__ /* whole rooms are here; some functions serve other levels */"
+        text[++n] = "#if defined __GNUC__ || defined __clang__ /* whole rooms are here; some functions serve other levels */"
         text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-function\""
         text[++n] = "#pragma GCC diagnostic ignored \"-Wunused-const-variable\""
         text[++n] = "#endif"

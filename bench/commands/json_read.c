@@ -55,7 +55,7 @@ static long read_hex(json_reader *d)
         const char *const digit = *d->at ? strchr(digits, *d->at++) : NULL;
         if (!digit)
             return -1;
-        code = code * 16 + (digit - digits) % 16;
+        code = code * 16 + (long)((digit - digits) % 16);
     }
     return code;
 }

@@ -1,16 +1,12 @@
 /* device.c - the OpenCL device: opened once, when something first needs it.
  * SPDX-License-Identifier: MIT */
-#if defined __unix__ || defined __APPLE__
-#define _POSIX_C_SOURCE 200809L
-#define DEVICE_DLOPEN 1
-#include <dlfcn.h>
-#endif
 #include "machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../tests/system.h"
 #include "../clock.h"
 
 #define NO_DEVICE "no OpenCL device"
@@ -107,32 +103,15 @@ static struct {
 
 enum { READ_WRITE = 1, COPY_HOST = 32 };
 
-#ifdef DEVICE_DLOPEN
-static int find(void *library, const char *name, void *to)
-{
-    void *const symbol = dlsym(library, name);
-    memcpy(to, &symbol, sizeof symbol);
-    return symbol != NULL;
-}
-
 static int load(void)
 {
-    static const char *const names[] = { "libOpenCL.so.1", "libOpenCL.so",
-                                         "/System/Library/Frameworks/OpenCL.framework/OpenCL" };
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library && find(library, "clCreateBuffer", &cl.create) &&
-           find(library, "clReleaseMemObject", &cl.release) &&
-           find(library, "clEnqueueReadBuffer", &cl.read) &&
-           find(library, "clEnqueueCopyBuffer", &cl.copy) && find(library, "clFinish", &cl.finish);
+    void *const library = system_opencl();
+    return library && system_find(library, "clCreateBuffer", &cl.create) &&
+           system_find(library, "clReleaseMemObject", &cl.release) &&
+           system_find(library, "clEnqueueReadBuffer", &cl.read) &&
+           system_find(library, "clEnqueueCopyBuffer", &cl.copy) &&
+           system_find(library, "clFinish", &cl.finish);
 }
-#else
-static int load(void)
-{
-    return 0;
-}
-#endif
 
 static int loaded(void)
 {

@@ -13,6 +13,8 @@
 #ifdef MACHINE_POSIX
 #include <sys/resource.h>
 #include <unistd.h>
+#elif defined _WIN32
+#include <windows.h>
 #endif
 
 #ifndef BENCH_CFLAGS
@@ -163,6 +165,16 @@ static void describe_memory(machine_info *m)
     m->l2 = read_cache(2);
     m->l3 = read_cache(3);
     m->memory_usable = usable_memory(m->memory);
+}
+#elif defined _WIN32
+static void describe_memory(machine_info *m)
+{
+    MEMORYSTATUSEX memory = { .dwLength = sizeof memory };
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    m->cpus = (int)system.dwNumberOfProcessors;
+    m->memory = GlobalMemoryStatusEx(&memory) ? (int64_t)memory.ullTotalPhys : 0;
+    m->memory_usable = m->memory;
 }
 #else
 static void describe_memory(machine_info *m)

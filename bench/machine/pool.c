@@ -6,7 +6,7 @@
  * late finds the call closed. Two threads, two CPUs, medians in microseconds: two empty tasks take
  * 0.06 (22 when all slept at once and the caller waited for all), two tasks of 10 take 10.2 (33);
  * after 200 without a call, when the worker sleeps, 6.6 and 24 (27 and 37). */
-#if defined __unix__ || defined __APPLE__
+#if defined __unix__ || defined __APPLE__ || defined __MINGW32__
 #define _POSIX_C_SOURCE 200809L
 #define POOL_THREADS 1
 #endif

@@ -4,6 +4,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include <sys/stat.h>
 #define MAKE_DIRECTORY(path) mkdir(path, 0777)
+#elif defined _WIN32
+#include <direct.h>
+#define MAKE_DIRECTORY(path) _mkdir(path)
 #else
 #define MAKE_DIRECTORY(path) 0 /* it must be there: writing tells */
 #endif

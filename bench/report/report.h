@@ -13,8 +13,11 @@
 
 /* ---- report.c: what is printed: machine, table, winners. */
 
+#ifndef PRINTF_STYLE /* what mingw's printf takes depends on who has asked for it: see the Makefile */
+#define PRINTF_STYLE printf
+#endif
 #if defined __GNUC__
-#define REPORT_FORMAT __attribute__((format(printf, 1, 2)))
+#define REPORT_FORMAT __attribute__((format(PRINTF_STYLE, 1, 2)))
 #else
 #define REPORT_FORMAT
 #endif

@@ -6,7 +6,8 @@
  * tools/amalgamate.sh makes this file from the rooms in src/opencl/ and from those rooms of src/
  * that a host shares with the CPU: edit there.
  */
-#if defined __GNUC__ /* whole rooms are here, some functions of which only attn.c needs */
+/* Whole rooms are here, some functions of which only attn.c needs. */
+#if defined __GNUC__ || defined __clang__
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 

@@ -9,6 +9,9 @@
 #include "../../attn_opencl.h"
 
 #ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
 #include <windows.h>
 #define CL_CALL __stdcall
 #define LOADERS "OpenCL.dll"

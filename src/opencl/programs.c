@@ -76,7 +76,7 @@ static void build_options(const attn_opencl *gpu, const variant *v, char *to, si
 }
 
 /* Several threads may build one program at once, or try it; the first to store it wins. */
-#if defined __GNUC__
+#if GNU_C
 #define LOAD(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
 #define STORE_FIRST(at, expected, value)                                                           \
     __atomic_compare_exchange_n(at, expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)

@@ -213,7 +213,7 @@ static int is_near(const trial *t, float *off)
 {
     const float *right = t->arrays.out.o, *got = t->device.o;
     const int count = (int)(sizeof t->device / sizeof *got);
-    int i, near = 1;
+    int i, all_near = 1;
     *off = 0;
     for (i = 0; i < count; i++) {
         const float d = right[i] > got[i] ? right[i] - got[i] : got[i] - right[i];
@@ -221,9 +221,9 @@ static int is_near(const trial *t, float *off)
             continue;
         if (d > *off || is_nan(d))
             *off = d;
-        near = near && !t->limits.exact && d <= TRIAL_BOUND;
+        all_near = all_near && !t->limits.exact && d <= TRIAL_BOUND;
     }
-    return near;
+    return all_near;
 }
 
 static attn_status call_cpu(trial *t, int gradients)
