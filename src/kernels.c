@@ -53,23 +53,22 @@ typedef struct chains {
     attn_ahead *ahead; /* NULL = nothing */
 } chains;
 
-/* Eight chains in `lanes` lanes, which are a strip, or one. Or four in two strips: then a step loads six
- * numbers or vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
+/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+ * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */
 #define STRIP 8
-KERNEL void chains8(int hw, int select, int scaled, int lanes, const chains *s, int64_t i,
+KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
                     int64_t at)
 {
     float c0[STRIP], c1[STRIP], c2[STRIP], c3[STRIP], c4[STRIP], c5[STRIP], c6[STRIP], c7[STRIP];
     const ptrdiff_t ci = s->ci, xi = s->xi, xt = s->xt, bt = s->bt;
-    float *const c = s->c + i * ci + at, *const upper = lanes > STRIP ? c + STRIP : c + 4 * ci;
-    const ptrdiff_t x_upper = lanes > STRIP ? 0 : 4 * xi, b_upper = lanes > STRIP ? STRIP : 0;
+    float *const c = s->c + i * ci + at, *const upper = strips == 2 ? c + STRIP : c + 4 * ci;
+    const ptrdiff_t x_upper = strips == 2 ? 0 : 4 * xi, b_upper = strips == 2 ? STRIP : 0;
     const float *x = s->x + i * xi, *b = s->b + at, factor = s->factor;
-    const int strip = lanes < STRIP ? lanes : STRIP;
     int64_t t;
     int r;
-    for (r = 0; r < strip; r++) {
+    for (r = 0; r < STRIP; r++) {
         c0[r] = scaled ? 0.0f : c[r];
         c1[r] = scaled ? 0.0f : c[r + ci];
         c2[r] = scaled ? 0.0f : c[r + 2 * ci];
@@ -83,7 +82,7 @@ KERNEL void chains8(int hw, int select, int scaled, int lanes, const chains *s, 
         const float *const y = x + x_upper, *const d = b + b_upper;
         const float x0 = x[0], x1 = x[xi], x2 = x[2 * xi], x3 = x[3 * xi];
         const float x4 = y[0], x5 = y[xi], x6 = y[2 * xi], x7 = y[3 * xi];
-        for (r = 0; r < strip; r++) {
+        for (r = 0; r < STRIP; r++) {
             c0[r] = link(hw, select, x0, b[r], c0[r]);
             c1[r] = link(hw, select, x1, b[r], c1[r]);
             c2[r] = link(hw, select, x2, b[r], c2[r]);
@@ -94,7 +93,7 @@ KERNEL void chains8(int hw, int select, int scaled, int lanes, const chains *s, 
             c7[r] = link(hw, select, x7, d[r], c7[r]);
         }
     }
-    for (r = 0; r < strip; r++) {
+    for (r = 0; r < STRIP; r++) {
         c[r] = scaled ? c0[r] * factor : c0[r];
         c[r + ci] = scaled ? c1[r] * factor : c1[r];
         c[r + 2 * ci] = scaled ? c2[r] * factor : c2[r];
@@ -107,18 +106,18 @@ KERNEL void chains8(int hw, int select, int scaled, int lanes, const chains *s, 
 }
 
 /* One chain: what is left over. */
-KERNEL void chain(int hw, int select, int scaled, int strip, const chains *s, int64_t i, int64_t at)
+KERNEL void chain(int hw, int select, int scaled, const chains *s, int64_t i, int64_t at)
 {
     float c0[STRIP], *const c = s->c + i * s->ci + at;
     const float *x = s->x + i * s->xi, *b = s->b + at, factor = s->factor;
     int64_t t;
     int r;
-    for (r = 0; r < strip; r++)
+    for (r = 0; r < STRIP; r++)
         c0[r] = scaled ? 0.0f : c[r];
     for (t = 0; t < s->n; t++, x += s->xt, b += s->bt)
-        for (r = 0; r < strip; r++)
+        for (r = 0; r < STRIP; r++)
             c0[r] = link(hw, select, x[0], b[r], c0[r]);
-    for (r = 0; r < strip; r++)
+    for (r = 0; r < STRIP; r++)
         c[r] = scaled ? c0[r] * factor : c0[r];
 }
 
@@ -132,29 +131,28 @@ static void ask_ahead(attn_ahead *a, int64_t lines)
     }
 }
 
-/* All of them in lanes begin..end-1. FMA in software is for numbers, not vectors: with it the lanes go one
- * by one, so that none is computed in vain, and there is one form. */
+/* All of them in lanes begin..end-1. FMA in software is too slow for loads to matter, and large: with it there
+ * is one form. */
 KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
 {
     const int64_t each = s->ahead ? s->ahead->lines * 4 / s->count + 1 : 0;
-    const int one = hw ? STRIP : 1;
     int64_t i, at, strip, next;
-    for (at = begin / one * one; at < end; at = next) {
+    for (at = begin / STRIP * STRIP; at < end; at = next) {
         i = 0;
-        next = at + (hw && at + STRIP < end ? 2 * STRIP : one);
+        next = at + (hw && at + STRIP < end ? 2 * STRIP : STRIP);
         if (hw && next - at == 2 * STRIP)
             for (; i + 4 <= s->count; i += 4) {
                 ask_ahead(s->ahead, each);
-                chains8(hw, select, scaled, 2 * STRIP, s, i, at);
+                chains8(hw, select, scaled, 2, s, i, at);
             }
         else
             for (; i + 8 <= s->count; i += 8) {
                 ask_ahead(s->ahead, 2 * each);
-                chains8(hw, select, scaled, one, s, i, at);
+                chains8(hw, select, scaled, 1, s, i, at);
             }
         for (; i < s->count; i++)
-            for (strip = at; strip < next; strip += one)
-                chain(hw, select, scaled, one, s, i, strip);
+            for (strip = at; strip < next; strip += STRIP)
+                chain(hw, select, scaled, s, i, strip);
     }
     ask_ahead(s->ahead, INT64_MAX);
 }
@@ -316,39 +314,38 @@ KERNEL void maximum_body(int hw, const float *s, int n, float *m)
 }
 
 /* Exponentials of one strip. */
-KERNEL void exp_strip(int hw, int strip, float *RESTRICT s, int n, float dead,
-                      const float *RESTRICT m, float *RESTRICT l)
+KERNEL void exp_strip(int hw, float *RESTRICT s, int n, float dead, const float *RESTRICT m,
+                      float *RESTRICT l)
 {
     float from[STRIP], sum[STRIP];
     int j, r;
-    for (r = 0; r < strip; r++) {
+    for (r = 0; r < STRIP; r++) {
         from[r] = m[r] == NEG_INF ? 0.0f : m[r];
         sum[r] = l[r];
     }
     for (j = 0; j < n; j++, s += LANES) {
-        for (r = 0; r < strip; r++) {
+        for (r = 0; r < STRIP; r++) {
             float p = s[r] - from[r];
             p = exp2_with(hw, p); /* +0 for a dead key */
             sum[r] = sum[r] + p;
             s[r] = s[r] == NEG_INF ? dead : p;
         }
     }
-    memcpy(l, sum, (size_t)strip * sizeof *sum);
+    memcpy(l, sum, sizeof sum);
 }
 
 KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, float *l)
 {
     int at;
     for (at = 0; at < LANES; at += STRIP)
-        exp_strip(hw, STRIP, s + at, n, dead, m + at, l + at);
+        exp_strip(hw, s + at, n, dead, m + at, l + at);
 }
 
 KERNEL void exp_block_body(int hw, const attn_exp *e)
 {
-    const int one = hw ? STRIP : 1;
     int at;
-    for (at = e->lanes.begin / one * one; at < e->lanes.end; at += one)
-        exp_strip(hw, one, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
+    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
+        exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
 }
 
 KERNEL int finite_body(int hw, const float *x, int64_t n)
@@ -417,7 +414,7 @@ KERNEL void add_unit(int hw, const attn_product *p, int64_t unit, int at, const 
                        .n = UNIT,
                        .factor = 1.0f };
     int i, r;
-    chains8(hw, WHOLE, 1, STRIP, &z, 0, 0);
+    chains8(hw, WHOLE, 1, 1, &z, 0, 0);
     for (i = 0; i < EIGHT_KEYS; i++)
         for (r = 0; r < STRIP; r++) {
             const float by = q[r] * scale[i];
@@ -493,7 +490,7 @@ FMA_TARGET static void add_columns(const attn_product *p)
                                .bt = p->stride,
                                .n = p->n - j < COLUMN_STEP ? p->n - j : COLUMN_STEP };
             ask_ahead(p->ahead, each);
-            chains8(1, 0, 0, 2 * STRIP, &s, 0, 0);
+            chains8(1, 0, 0, 2, &s, 0, 0);
         }
         for (i = 0; i < COLUMNS; i++)
             for (r = 0; r < FEW_LANES; r++)
