@@ -66,7 +66,7 @@
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
- * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+ * and chosen at run time (FMA_TARGET). Elsewhere FMA_SOFT serves; libm's is often wrong. */
 #if GNU_C &&                                                                                       \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
@@ -83,6 +83,14 @@
 #define SOFT_FMA_WHY "this CPU has no FMA"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
+#endif
+
+/* Binary64 that is software itself takes longer than integers do. */
+#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
+    defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+#define FMA_SOFT fma_integer
+#else
+#define FMA_SOFT fma_binary64
 #endif
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
@@ -848,13 +856,7 @@ static inline int64_t count_nodes(int64_t from, int64_t to)
 }
 #include "kernels.cl"
 
-/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
- *
- * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
- * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
- * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
- * integer bits. tools/prove_math.c checks all inputs.
- */
+/* src/bits.c - the bits of a float, and selections by them. */
 
 static inline uint32_t bits_of(float x)
 {
@@ -903,30 +905,30 @@ static inline float choose(int yes, float a, float b)
     return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
 }
 
-#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
-#define LOG2E_LO 0x1.4ae0c0p-26f
-#define LN2 0x1.62e430p-1f
-#define CANONICAL_NAN 0x7fc00000u
+/* src/fma.c - a * b + c rounded once, on every CPU.
+ *
+ * Where binary32 FMA is no instruction, binary64 hardware or integers give the same bits. Any NaN may
+ * stand for another. tests/fma.c and tools/prove_math.c compare all forms.
+ */
+
+/* ---- by binary64 */
 
 /*
- * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
- * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
- * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
- * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
- * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
+ * p + c rounded to odd in binary64 and then to binary32; s is p + c rounded. TwoSum yields the error e
+ * of s. An inexact s becomes the neighbour with the odd last bit, and 53 >= 24 + 2 bits make the last
+ * rounding right, subnormal results included. With infinities or NaN e is NaN and both compares
+ * fail. Excess precision (x87) may pick the other neighbour as s, but e keeps its sign and the odd
+ * one is the same.
  */
-static inline float fma_soft(float a, float b, float c)
+COLD static float fma_by_odd(double p, double c, double s)
 {
-    double da = (double)a, db = (double)b, dc = (double)c;
-    double p, s, t, v, e;
+    double t, v, e;
     uint64_t u;
     int up, down;
-    p = da * db;
-    s = p + dc;
     t = s - p;
     v = s - t;
     v = p - v;
-    t = dc - t;
+    t = c - t;
     e = v + t;
     memcpy(&u, &s, sizeof u);
     up = e > 0.0;
@@ -939,6 +941,123 @@ static inline float fma_soft(float a, float b, float c)
     return (float)s;
 }
 
+/*
+ * Whether rounding s, the sum, to binary32 may be wrong. Midways between two neighbours in binary32 are
+ * binary64 numbers, so none lies between a sum and s, its neighbour in binary64: both round alike unless
+ * s is a midway itself. The last 29 bits of a midway are 1 and 28 zeros from 2^-126 up, and zeros below.
+ * So the first test sees nearly all sums off. The second one counts sums below 2^-126 as midways, but
+ * not 0, which is always exact.
+ */
+static inline int is_midway(uint64_t s)
+{
+    const uint32_t low = (uint32_t)s, high = (uint32_t)(s >> 32);
+    return low << 4 == 0 && (low << 3 != 0 || (high << 1) - 1 < ((1023u - 126u) << 21) - 1);
+}
+
+/* The product of two 24-bit significands is exact in binary64. */
+static inline float fma_binary64(float a, float b, float c)
+{
+    const double da = (double)a, db = (double)b, dc = (double)c;
+    double p, s;
+    uint64_t u;
+    p = da * db;
+    s = p + dc;
+    memcpy(&u, &s, sizeof u);
+    return is_midway(u) ? fma_by_odd(p, dc, s) : (float)s;
+}
+
+/* ---- by integers */
+
+/* The significand of a finite number, with bit 23 set unless it is 0, and its biased exponent, which
+ * is below 1 for subnormal numbers. */
+static inline uint32_t significand(uint32_t u, int *exponent)
+{
+    uint32_t m = u & 0x7fffffu;
+    *exponent = (int)(u >> 23 & 255);
+    if (*exponent != 0)
+        return m | 0x800000u;
+    if (m != 0)
+        for (*exponent = 1; m < 0x800000u; --*exponent)
+            m <<= 1;
+    return m;
+}
+
+/* Numbers moved right by n bits. What falls out is kept as a last bit of 1, so that a sum with a number
+ * that ends in 0, and the rounding of the sum higher up, are right. */
+static inline uint32_t moved32(uint32_t x, int n)
+{
+    return n < 32 ? x >> n | (x << 1 << (31 - n) != 0) : x != 0;
+}
+
+static inline uint64_t moved64(uint64_t x, int n)
+{
+    const uint32_t high = (uint32_t)(x >> 32), low = (uint32_t)x;
+    if (n >= 32)
+        return moved32(high | (low != 0), n - 32);
+    return (uint64_t)(high >> n) << 32 | high << 1 << (31 - n) | moved32(low, n);
+}
+
+/* x * 2^(exponent - 189) rounded to nearest even, with 0 < x < 2^63; sign is the first bit. */
+static inline float rounded(uint32_t sign, uint64_t x, int exponent)
+{
+    uint32_t u, rest;
+    for (; x >> 62 == 0; x <<= 1)
+        exponent--;
+    u = (uint32_t)(x >> 32) | ((uint32_t)x != 0);
+    if (exponent >= 255)
+        return float_of(sign | 0x7f800000u);
+    if (exponent < 1) {
+        u = moved32(u, 1 - exponent);
+        exponent = 1;
+    }
+    rest = u & 127;
+    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23); /* Bit 23 of a significand adds 1. */
+    u += rest + (u & 1) > 64;
+    return float_of(sign | u);
+}
+
+/* An infinity or a NaN among them: no float operation on finite numbers. */
+static inline float fma_not_finite(float a, float b, float c)
+{
+    float x = c;
+    if (is_finite(a) && is_finite(b))
+        return x;
+    x = a * b;
+    x = x + c;
+    return x;
+}
+
+/* Significands begin at bits 60 and, the product, 60 or 61: what bits fall out when the smaller
+ * number is moved right does not matter to a difference so small that it moves left again. */
+static inline float fma_integer(float a, float b, float c)
+{
+    const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
+    uint32_t sign = (ua ^ ub) & 0x80000000u;
+    int ea, eb, ec, apart;
+    uint64_t p = (uint64_t)significand(ua, &ea) * significand(ub, &eb) << 14;
+    uint64_t x = (uint64_t)significand(uc, &ec) << 37;
+    if (ea == 255 || eb == 255 || ec == 255)
+        return fma_not_finite(a, b, c);
+    if (p == 0)
+        return x != 0 ? c : float_of(sign & uc);
+    apart = ea + eb - 127 - ec;
+    if (apart >= 0) {
+        x = moved64(x, apart);
+        ec += apart;
+    } else {
+        p = moved64(p, -apart);
+    }
+    if (((sign ^ uc) & 0x80000000u) == 0)
+        return rounded(sign, p + x, ec + 2);
+    if (p == x)
+        return 0.0f;
+    if (p > x)
+        return rounded(sign, p - x, ec + 2);
+    return rounded(sign ^ 0x80000000u, x - p, ec + 2);
+}
+
+/* ---- by what this CPU has */
+
 /* hw is constant at every call: only the second build of the kernels has the instruction. */
 #if FMA_BASE || defined FMA_SECOND_BUILD
 FMA_TARGET static inline float fma_hard(float a, float b, float c)
@@ -946,13 +1065,26 @@ FMA_TARGET static inline float fma_hard(float a, float b, float c)
     return __builtin_fmaf(a, b, c);
 }
 #else
-#define fma_hard fma_soft
+#define fma_hard FMA_SOFT
 #endif
 
 KERNEL float fma32(int hw, float a, float b, float c)
 {
-    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
+    return hw ? fma_hard(a, b, c) : FMA_SOFT(a, b, c);
 }
+
+/* src/numbers.c - numbers: exp2, tanh, log2, the inverse square root.
+ *
+ * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
+ * that every compiler and ISA gives the same bits. One float operation per statement (s390x and x87
+ * round at assignments); each multiply that feeds an add is fma32. Selections are ordered compares or
+ * integer bits. tools/prove_math.c checks all inputs.
+ */
+
+#define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
+#define LOG2E_LO 0x1.4ae0c0p-26f
+#define LN2 0x1.62e430p-1f
+#define CANONICAL_NAN 0x7fc00000u
 
 /*
  * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number

@@ -56,7 +56,7 @@
 
 /* Where binary32 FMA is one instruction of every CPU of this build, the compiler's builtin is used
  * (FMA_BASE 1). On x86 without -mfma the kernels are built a second time for AVX2, FMA and F16C
- * and chosen at run time (FMA_TARGET). Elsewhere fma_soft below serves; libm's is often wrong. */
+ * and chosen at run time (FMA_TARGET). Elsewhere FMA_SOFT serves; libm's is often wrong. */
 #if GNU_C &&                                                                                       \
     (defined __FP_FAST_FMAF || defined __FMA__ || defined __aarch64__ ||                           \
      defined __ARM_FEATURE_FMA || defined __s390x__ || defined __riscv_f || defined __powerpc64__)
@@ -73,6 +73,14 @@
 #define SOFT_FMA_WHY "this CPU has no FMA"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
+#endif
+
+/* Binary64 that is software itself takes longer than integers do. */
+#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
+    defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+#define FMA_SOFT fma_integer
+#else
+#define FMA_SOFT fma_binary64
 #endif
 
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))

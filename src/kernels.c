@@ -131,7 +131,7 @@ static void ask_ahead(attn_ahead *a, int64_t lines)
     }
 }
 
-/* All of them in lanes begin..end-1. fma_soft is too slow for loads to matter, and large: with it there
+/* All of them in lanes begin..end-1. FMA in software is too slow for loads to matter, and large: with it there
  * is one form. */
 KERNEL void all_chains(int hw, int select, int scaled, const chains *s, int64_t begin, int64_t end)
 {

@@ -1,4 +1,4 @@
-/* src/numbers.c - numbers: bits of a float, FMA, exp2, tanh, log2, the inverse square root.
+/* src/numbers.c - numbers: exp2, tanh, log2, the inverse square root.
  * SPDX-License-Identifier: MIT
  *
  * No libm: each function is one fixed sequence of binary32 operations, rounded to nearest even, so
@@ -8,105 +8,12 @@
  */
 #pragma once
 
-#include "config.h"
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-#define NEG_INF float_of(0xff800000u)
-
-static inline int is_finite(float x)
-{
-    return (bits_of(x) & 0x7f800000u) != 0x7f800000u;
-}
-
-/* is_neg_inf looks at bits: under -ffinite-math-only gcc 12 folds x != -inf into x >= -FLT_MAX, in
- * spite of the pragma above, and a NaN would pass for -inf. */
-static inline int is_neg_inf(float x)
-{
-    return bits_of(x) == 0xff800000u;
-}
-
-/* is_dead tells whether x is ATTN_DEAD. */
-static inline int is_dead(float x)
-{
-    return bits_of(x) == 0x80000000u;
-}
-
-static inline int is_nan(float x)
-{
-    return (bits_of(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-/* choose gives a or b. It is written with masks because gcc does not vectorise a conditional
- * expression whose operand is computed for it. */
-static inline float choose(int yes, float a, float b)
-{
-    const uint32_t mask = 0u - (uint32_t)(yes != 0);
-    return float_of((bits_of(a) & mask) | (bits_of(b) & ~mask));
-}
+#include "fma.c"
 
 #define LOG2E_HI 0x1.715476p+0f /* log2(e) = HI + LO */
 #define LOG2E_LO 0x1.4ae0c0p-26f
 #define LN2 0x1.62e430p-1f
 #define CANONICAL_NAN 0x7fc00000u
-
-/*
- * a * b + c rounded once, for hardware without it. The product of two 24-bit significands is exact
- * in binary64. TwoSum yields the sum s and its error e; s is then rounded to odd (if inexact, the
- * neighbour with the odd last bit), and 53 >= 24 + 2 bits make the last rounding right, subnormal
- * results included. With infinities or NaN e is NaN and both compares fail. Excess precision
- * (x87) may pick the other neighbour as s, but e keeps its sign and the odd one is the same.
- */
-static inline float fma_soft(float a, float b, float c)
-{
-    double da = (double)a, db = (double)b, dc = (double)c;
-    double p, s, t, v, e;
-    uint64_t u;
-    int up, down;
-    p = da * db;
-    s = p + dc;
-    t = s - p;
-    v = s - t;
-    v = p - v;
-    t = dc - t;
-    e = v + t;
-    memcpy(&u, &s, sizeof u);
-    up = e > 0.0;
-    down = e < 0.0;
-    if ((up || down) && (u & 1) == 0) {
-        int negative = (int)(u >> 63);
-        u = up != negative ? u + 1 : u - 1;
-    }
-    memcpy(&s, &u, sizeof s);
-    return (float)s;
-}
-
-/* hw is constant at every call: only the second build of the kernels has the instruction. */
-#if FMA_BASE || defined FMA_SECOND_BUILD
-FMA_TARGET static inline float fma_hard(float a, float b, float c)
-{
-    return __builtin_fmaf(a, b, c);
-}
-#else
-#define fma_hard fma_soft
-#endif
-
-KERNEL float fma32(int hw, float a, float b, float c)
-{
-    return hw ? fma_hard(a, b, c) : fma_soft(a, b, c);
-}
 
 /*
  * 2^x for x in [-126, 128) only: no selections. Adding 1.5 * 2^23 leaves the nearest whole number

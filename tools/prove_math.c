@@ -314,7 +314,7 @@ static void compare_fma(struct proof *r, float a, float result, float exact)
         prove_wrong(r, prove_word(a));
 }
 
-/* fma_soft is tested alone, and four neighbours at a time by both forms of attn_simd_sse2.c. */
+/* fma_binary64 and fma_integer are tested alone, and four neighbours at a time by both forms of attn_simd_sse2.c. */
 struct fma_proof {
     struct proof soft, vector;
     float a[4], b[4], c[4], exact[4];
@@ -339,7 +339,8 @@ static void check_fma_vector(struct fma_proof *f)
 static void check_fma(struct fma_proof *f, float a, float b, float c)
 {
     const float exact = fma_reference(a, b, c);
-    compare_fma(&f->soft, a, fma_soft(a, b, c), exact);
+    compare_fma(&f->soft, a, fma_binary64(a, b, c), exact);
+    compare_fma(&f->soft, a, fma_integer(a, b, c), exact);
     f->a[f->waiting] = a;
     f->b[f->waiting] = b;
     f->c[f->waiting] = c;
