@@ -137,8 +137,8 @@ static void check(const struct form *f, uint32_t a, uint32_t b, uint32_t c)
     const float x = float_of(a), y = float_of(b);
     const float z = float_of(f->positive_zero && c == 0x80000000u ? 0 : c);
     const float result = f->run(x, y, z);
-    if (!is_right(result, x, y, z))
-        CHECK(0, "%a * %a + %a is not %a", (double)x, (double)y, (double)z, (double)result);
+    CHECK(is_right(result, x, y, z), "%a * %a + %a is not %a", (double)x, (double)y, (double)z,
+          (double)result);
 }
 
 /* ---- inputs */

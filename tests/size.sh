@@ -84,8 +84,8 @@ judge() # judge COMPILER LIMIT
 }
 
 if command -v size > /dev/null; then
-    judge gcc 215600
-    judge clang 269600
+    judge gcc 218000
+    judge clang 249100
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
