@@ -82,8 +82,10 @@
 /* Binary64 that is software itself takes longer than integers do. */
 #if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
     defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+#define FMA_BY_INTEGERS
 #define FMA_SOFT fma_integer
 #else
+#define FMA_BY_BINARY64
 #define FMA_SOFT fma_binary64
 #endif
 
@@ -185,6 +187,8 @@ static inline float choose(int yes, float a, float b)
 
 /* ---- by binary64 */
 
+#ifdef FMA_BY_BINARY64
+
 /*
  * p + c rounded to odd in binary64 and then to binary32; s is p + c rounded. TwoSum yields the error e
  * of s. An inexact s becomes the neighbour with the odd last bit, and 53 >= 24 + 2 bits make the last
@@ -237,8 +241,11 @@ static inline float fma_binary64(float a, float b, float c)
     memcpy(&u, &s, sizeof u);
     return is_midway(u) ? fma_by_odd(p, dc, s) : (float)s;
 }
+#endif
 
 /* ---- by integers */
+
+#ifdef FMA_BY_INTEGERS
 
 /* The significand of a finite number, with bit 23 set unless it is 0, and its biased exponent, which
  * is below 1 for subnormal numbers. */
@@ -327,6 +334,7 @@ static inline float fma_integer(float a, float b, float c)
         return rounded(sign, p - x, ec + 2);
     return rounded(sign ^ 0x80000000u, x - p, ec + 2);
 }
+#endif
 
 /* ---- by what this CPU has */
 

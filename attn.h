@@ -73,7 +73,8 @@
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
  *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; dilated
- *   attention less than 5.75, attn_resume_begin less than 6.5, a ring less than 7 (tests/stack.sh).
+ *   attention less than 5.75, attn_resume_begin less than 6.5, a ring less than 7, with
+ *   branches 8 (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to six lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
@@ -2350,7 +2351,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  *   be written.
  *   Whatever fails before leaves them untouched. ring.stats has no pairs, calls, skipped and states
  *   that wait.
- * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
+ * Stack. It stays below 8 KiB in every build measured (tests/stack.sh).
  */
 
 /* attn_dilated_ring_workspace_size() sets *bytes to what attn_dilated_ring_forward needs on this rank.

@@ -78,8 +78,10 @@
 /* Binary64 that is software itself takes longer than integers do. */
 #if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
     defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+#define FMA_BY_INTEGERS
 #define FMA_SOFT fma_integer
 #else
+#define FMA_BY_BINARY64
 #define FMA_SOFT fma_binary64
 #endif
 

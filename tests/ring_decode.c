@@ -1,5 +1,6 @@
 /* ring_decode.c - decoding over virtual ranks, which are threads: the bits of one process or the bounds of
- * the oracle, equal bits on all ranks, steps of a growing sequence, traffic, faults, every misuse.
+ * the oracle, equal bits on all ranks, traffic, faults, every misuse. That a step has the bits of prefill
+ * follows: one process has them (decode.c).
  * SPDX-License-Identifier: MIT
  *
  * Checks are made by the main thread only. ATTN_TEST_QUICK in the environment leaves most rounds out

@@ -502,7 +502,7 @@ int main(int argc, char **argv)
                   { "attn_resume", run_resume, 1536 },
                   { "attn_dilated", run_dilated, 768 },
                   { "attn_ring", run_ring, 2048 },
-                  { "attn_dilated_ring", run_dilated_ring, 2048 },
+                  { "attn_dilated_ring", run_dilated_ring, 3072 },
                   { "attn_ring_decode", run_ring_decode, 2048 } };
     const size_t limit = argc > 1 ? (size_t)atol(argv[1]) : 4096;
     const attn_kernels *kernels;

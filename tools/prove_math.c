@@ -12,6 +12,8 @@
  * References are libm's double functions. An error of even 4 ulp in double is 2^-27 ulp here.
  * An error is counted in ulp of the binade that holds the reference; an ulp is at least 2^-149.
  */
+#define FMA_BY_BINARY64 /* both */
+#define FMA_BY_INTEGERS
 #include "../src/numbers.c"
 #if defined __SSE2__
 #include "../attn_simd_sse2.c"

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "../api/ring_decode.h"
 #include "../ring/ring.c"
 
 /* slots_of_rank counts the states that a rank sends. */
