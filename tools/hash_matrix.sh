@@ -60,7 +60,7 @@ make_harness() {
 # The plain part of the program, for one target ($1: empty or -m32).
 harness() {
     cc $1 -std=c99 -O1 -ffp-contract=off -I. -I"$out" -o "$2" -r -nostdlib \
-        test.c tests/data.c tests/problem.c tests/strides.c tests/oracle.c "$out/stubs.c"
+        test.c tests/system.c tests/data.c tests/problem.c tests/strides.c tests/oracle.c "$out/stubs.c"
 }
 
 can_build() {
