@@ -3277,9 +3277,10 @@ enum taker {
     BY_RING = 16,     /* attn_ring_forward */
     BY_FINISH = 32,   /* attn_state_finish */
     BY_INDEX = 64,    /* attn_index */
-    BY_ALL = 127,
-    BY_RANKS = 128,    /* every rank of a ring must have the value, */
-    BY_RANKS_SET = 256 /* or must have set it or not */
+    BY_DECODE = 128,  /* attn_ring_decode_forward */
+    BY_ALL = 255,
+    BY_RANKS = 256,    /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 512 /* or must have set it or not */
 };
 
 typedef struct call_field {
@@ -3330,12 +3331,13 @@ typedef struct call_field {
 #define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
-    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
-    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    BY_ANY_RING = BY_RING | BY_DECODE,
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
     WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
-    ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
+    ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_ANY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     NO_DILATED = BY_ALL & ~BY_DILATED
 };
@@ -3509,13 +3511,13 @@ static const call_field call_fields[] = {
     { VALUE(parallel_user, F_POINTER, BY_ALL, ANY) },
     { VALUE(log, F_POINTER, BY_ALL, ANY) },
     { VALUE(log_user, F_POINTER, BY_ALL, ANY) },
-    { VALUE(part.rows, F_INT, NO_INDEX & ~(BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.keys, F_INT, NO_INDEX & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.continued, F_INT, BY_ALL & ~BY_RING, ANY) },
-    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.rows, F_INT, NO_INDEX & ~(BY_DILATED | BY_ANY_RING), ANY) },
+    { VALUE(part.keys, F_INT, NO_INDEX & ~(BY_RESUMABLE | BY_DILATED | BY_ANY_RING), ANY) },
+    { VALUE(part.continued, F_INT, BY_ALL & ~BY_ANY_RING, ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT
@@ -20018,7 +20020,7 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return refuse_fields(p, BY_RING, "a ring of ranks", why);
+    return ATTN_OK;
 }
 
 /* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
@@ -20090,13 +20092,21 @@ static attn_status check_rows_cut(const attn_params *p, text *why)
     return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
 }
 
-/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
-static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
-                               const attn_ring *ring, text *why)
+/* check_level checks what every call of a level over ranks depends on; the level is `taker`. */
+static attn_status check_level(const attn_params *p, const attn_ring *ring, unsigned taker,
+                               const char *level, text *why)
 {
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
+    return status ? status : refuse_fields(p, taker, level, why);
+}
+
+/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
+static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
+                               const attn_ring *ring, text *why)
+{
+    attn_status status = check_level(p, ring, BY_RING, "a ring of ranks", why);
     if (!status)
         status = check_rows_cut(p, why);
     if (status)
@@ -21431,6 +21441,8 @@ static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank
         return ATTN_ERR_ARG;
     status = check_cut(p, ring, ring->transport->size, &why);
     if (!status)
+        status = refuse_fields(p, BY_RING, "a ring of ranks", &why);
+    if (!status)
         *cuts = cut_of(p, ring, ring->transport->size);
     return status;
 }
@@ -22629,9 +22641,7 @@ OWN_FRAME static attn_status ring_decode_bytes(const attn_params *p, const attn_
 /* check_decode_query checks what a size depends on. */
 static attn_status check_decode_query(const attn_params *p, const attn_ring *ring, text *why)
 {
-    attn_status status = check_transport(ring, why);
-    if (!status)
-        status = check_cut(p, ring, ring->transport->size, why);
+    const attn_status status = check_level(p, ring, BY_DECODE, "decoding over ranks", why);
     if (status)
         return status;
     if (ring->gather)
@@ -22643,9 +22653,6 @@ static attn_status check_decode_query(const attn_params *p, const attn_ring *rin
     if (ring->fetch)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "ring.fetch is set, but decoding over ranks reads k.data and v.data");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "logits.data is set, but no rank of decoding over ranks sees all keys");
     return ATTN_OK;
 }
 

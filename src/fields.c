@@ -72,9 +72,10 @@ enum taker {
     BY_RING = 16,     /* attn_ring_forward */
     BY_FINISH = 32,   /* attn_state_finish */
     BY_INDEX = 64,    /* attn_index */
-    BY_ALL = 127,
-    BY_RANKS = 128,    /* every rank of a ring must have the value, */
-    BY_RANKS_SET = 256 /* or must have set it or not */
+    BY_DECODE = 128,  /* attn_ring_decode_forward */
+    BY_ALL = 255,
+    BY_RANKS = 256,    /* every rank of a ring must have the value, */
+    BY_RANKS_SET = 512 /* or must have set it or not */
 };
 
 typedef struct call_field {
@@ -125,12 +126,13 @@ typedef struct call_field {
 #define MOST_KEY_BASE ((int64_t)1 << 58)
 
 enum {
-    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_RING),
-    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_RING),
+    BY_ANY_RING = BY_RING | BY_DECODE,
+    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
     WHOLE_ROWS = BY_PART | BY_GRADIENTS, /* Gradients do not look at it. */
-    ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_RING | BY_FINISH),
+    ONE_CALL = NO_INDEX & ~(BY_PART | BY_RESUMABLE | BY_DILATED | BY_ANY_RING | BY_FINISH),
     NO_GRADIENTS = BY_ALL & ~BY_GRADIENTS,
     NO_DILATED = BY_ALL & ~BY_DILATED
 };
@@ -304,13 +306,13 @@ static const call_field call_fields[] = {
     { VALUE(parallel_user, F_POINTER, BY_ALL, ANY) },
     { VALUE(log, F_POINTER, BY_ALL, ANY) },
     { VALUE(log_user, F_POINTER, BY_ALL, ANY) },
-    { VALUE(part.rows, F_INT, NO_INDEX & ~(BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.keys, F_INT, NO_INDEX & ~(BY_RESUMABLE | BY_DILATED | BY_RING), ANY) },
-    { VALUE(part.continued, F_INT, BY_ALL & ~BY_RING, ANY) },
-    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
-    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_RING, 0, MOST) },
+    { VALUE(part.rows, F_INT, NO_INDEX & ~(BY_DILATED | BY_ANY_RING), ANY) },
+    { VALUE(part.keys, F_INT, NO_INDEX & ~(BY_RESUMABLE | BY_DILATED | BY_ANY_RING), ANY) },
+    { VALUE(part.continued, F_INT, BY_ALL & ~BY_ANY_RING, ANY) },
+    { VALUE(part.row_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT

@@ -15,6 +15,7 @@ static const struct {
 } takers[] = {
     { BY_GRADIENTS, "`attn_backward`" },  { BY_PART, "parts" },      { BY_RESUMABLE, "resumable" },
     { BY_FINISH, "`attn_state_finish`" }, { BY_DILATED, "dilated" }, { BY_RING, "ring" },
+    { BY_DECODE, "decoding" },
 };
 
 /* A field, or a struct of fields, with the reason of whoever refuses it. The first that fits counts. */

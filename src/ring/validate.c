@@ -97,7 +97,7 @@ static attn_status check_ring_params(const attn_params *p, text *why)
     if (p->impl == ATTN_IMPL_NAIVE)
         return bad_field(why, ATTN_ERR_UNSUPPORTED, "impl", p->impl,
                          " (naive): a ring is built for ATTN_IMPL_TILED");
-    return refuse_fields(p, BY_RING, "a ring of ranks", why);
+    return ATTN_OK;
 }
 
 /* check_cut checks parameters and layout for `ranks` ranks, but not the tensors. */
@@ -169,13 +169,21 @@ static attn_status check_rows_cut(const attn_params *p, text *why)
     return bad(why, ATTN_ERR_UNSUPPORTED, ": a ring cuts rows and keys alike");
 }
 
-/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
-static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
-                               const attn_ring *ring, text *why)
+/* check_level checks what every call of a level over ranks depends on; the level is `taker`. */
+static attn_status check_level(const attn_params *p, const attn_ring *ring, unsigned taker,
+                               const char *level, text *why)
 {
     attn_status status = check_transport(ring, why);
     if (!status)
         status = check_cut(p, ring, ring->transport->size, why);
+    return status ? status : refuse_fields(p, taker, level, why);
+}
+
+/* check_query checks what a size depends on; `gradients` tells which of the two calls it is for. */
+static attn_status check_query(const attn_params *p, const attn_gradients *g, int gradients,
+                               const attn_ring *ring, text *why)
+{
+    attn_status status = check_level(p, ring, BY_RING, "a ring of ranks", why);
     if (!status)
         status = check_rows_cut(p, why);
     if (status)

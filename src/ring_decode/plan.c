@@ -76,9 +76,7 @@ OWN_FRAME static attn_status ring_decode_bytes(const attn_params *p, const attn_
 /* check_decode_query checks what a size depends on. */
 static attn_status check_decode_query(const attn_params *p, const attn_ring *ring, text *why)
 {
-    attn_status status = check_transport(ring, why);
-    if (!status)
-        status = check_cut(p, ring, ring->transport->size, why);
+    const attn_status status = check_level(p, ring, BY_DECODE, "decoding over ranks", why);
     if (status)
         return status;
     if (ring->gather)
@@ -90,9 +88,6 @@ static attn_status check_decode_query(const attn_params *p, const attn_ring *rin
     if (ring->fetch)
         return bad(why, ATTN_ERR_UNSUPPORTED,
                    "ring.fetch is set, but decoding over ranks reads k.data and v.data");
-    if (p->logits.data)
-        return bad(why, ATTN_ERR_UNSUPPORTED,
-                   "logits.data is set, but no rank of decoding over ranks sees all keys");
     return ATTN_OK;
 }
 
