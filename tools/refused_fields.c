@@ -13,8 +13,9 @@ static const struct {
     unsigned taker;
     const char *name;
 } takers[] = {
-    { BY_GRADIENTS, "`attn_backward`" },  { BY_PART, "parts" },      { BY_RESUMABLE, "resumable" },
-    { BY_FINISH, "`attn_state_finish`" }, { BY_DILATED, "dilated" }, { BY_RING, "ring" },
+    { BY_GRADIENTS, "`attn_backward`" }, { BY_PART, "parts" },
+    { BY_RESUMABLE, "resumable" },       { BY_FINISH, "`attn_state_finish`" },
+    { BY_DILATED, "dilated" },           { BY_RING, "ring" },
     { BY_DECODE, "decoding" },
 };
 
