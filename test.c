@@ -44,6 +44,7 @@ static struct {
     int64_t passed, failed, skipped;
     int share, shares, turn; /* --share; runs of groups so far, this process's or not */
     int sample, samples;     /* ATTN_TEST_SAMPLE */
+    int fewer;               /* RUN_FEWER, and T.best is not set */
     int64_t case_number;     /* of the case open in this group; -1 = none yet */
     const char *group;
     char case_name[400];
@@ -71,6 +72,8 @@ static int is_chosen(uint64_t seed)
         return strcmp(run.case_name, T.case_name) == 0;
     if (T.only_case >= 0)
         return run.case_number == T.only_case;
+    if (run.fewer && splitmix(~seed) % 4 != 0)
+        return 0;
     return run.samples == 0 || (int)(splitmix(seed) % (uint64_t)run.samples) == run.sample - 1;
 }
 
@@ -99,7 +102,7 @@ void pass_over_case(void)
 
 int all_cases_run(void)
 {
-    return T.only_case < 0 && run.samples == 0;
+    return T.only_case < 0 && run.samples == 0 && !run.fewer;
 }
 
 /* The command line that repeats the open case alone. */
@@ -238,6 +241,7 @@ static void run_group(const test_group *group)
     run.case_name[0] = '\0';
     run.worst = 0;
     run.shown = 0;
+    run.fewer = group->runs == RUN_FEWER && !T.best;
     printf("%s%s%s\n", group->name, T.kernels != NULL ? ", " : "",
            T.kernels != NULL ? T.kernels : "");
     fflush(stdout);
@@ -259,13 +263,19 @@ static int is_wanted(const test_group *group, char *const *names, int count)
     return count == 0 && group->runs != RUN_IF_NAMED;
 }
 
+static int runs_for_set(const test_group *group)
+{
+    if (group->runs == RUN_EACH_SET || group->runs == RUN_FEWER)
+        return !T.fast;
+    return group->runs == RUN_ROUNDED_TOO;
+}
+
 static void run_set(char *const *names, int count)
 {
     if (T.only != NULL && strcmp(T.only, T.kernels) != 0)
         return;
     for (int g = 0; g < GROUP_COUNT; g++)
-        if ((groups[g].runs == RUN_ROUNDED_TOO || (groups[g].runs == RUN_EACH_SET && !T.fast)) &&
-            is_wanted(&groups[g], names, count))
+        if (runs_for_set(&groups[g]) && is_wanted(&groups[g], names, count))
             run_group(&groups[g]);
 }
 

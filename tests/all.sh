@@ -15,7 +15,7 @@ pids=
 
 echo "make test: $(${RUN:-} "$build/test" --list | grep -c .) groups of tests for each kernel set of this" \
     "CPU in $jobs processes, cases, symbols, every function of attn.h, examples, pages: about" \
-    "$((jobs > 1 ? 1 : 2)) minutes; make check has the rest"
+    "$((6 / jobs)) minutes; make check has the rest"
 
 trap 'kill $pids 2> /dev/null; exit 1' INT TERM
 i=1

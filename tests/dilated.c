@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 1500, LAWS = 300 };
+enum { ROUNDS = 1000, LAWS = 300 };
 
 /* ---- random calls ---------------------------------------------------------------------------- */
 

@@ -134,7 +134,7 @@ static int ranks_of(int round)
 
 static void run_random(void)
 {
-    const int rounds = is_quick() ? 30 : 600;
+    const int rounds = is_quick() ? 30 : 360;
     for (int n = 0; n < rounds; n++)
         if (begin_case("ranks, %d", n))
             compare_ranks(ranks_of(n), n % 4 == 0 ? 0 : 6, n % 50 == 49 ? 300 : 70, 0);

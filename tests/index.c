@@ -742,7 +742,7 @@ static const struct {
     { "failure", check_failure, 1 },
 };
 
-TEST_GROUP(index, RUN_EACH_SET, "attn_index: lists and scores of keys against a full sort")
+TEST_GROUP(index, RUN_FEWER, "attn_index: lists and scores of keys against a full sort")
 {
     for (size_t n = 0; n < sizeof checks / sizeof *checks; n++)
         for (int round = 0; round < checks[n].rounds; round++)

@@ -320,26 +320,31 @@ static void zigzag_balances(void)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
-/* One fault on each rank, at each exchange: all ranks return it, and nothing is written. */
-static void faults(int ranks, int backward)
+/* One fault on a rank, at each exchange: all ranks return it, and nothing is written. */
+static void faults_of_rank(ring_case *c, int rank, int backward)
 {
     static const char *const names[] = { "none",    "begin",     "end",     "fetch",
                                          "compute", "workspace", "argument" };
     for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
-        for (int rank = 0; rank < ranks; rank++) {
-            for (int at = 0; at < ring_fault_places(kind, ranks, backward); at++) {
-                const ring_fault fault = { kind, rank, at, backward };
-                ring_case c;
-                job j = { &c, &fault, { { { 0 }, { 0 }, { 0 }, 0, 0 } } };
-                if (!begin_case("%s fails on rank %d of %d, number %d%s", names[kind], rank, ranks,
-                                at, backward ? ", backward" : ""))
-                    continue;
-                if (CHECK(ring_case_make(&c, 77 + (uint64_t)rank, ranks, RING_FAULTY), "%s",
-                          c.name))
-                    run_job(&j);
-                ring_case_free(&c);
-            }
+        for (int at = 0; at < ring_fault_places(kind, c->ranks, backward); at++) {
+            const ring_fault fault = { kind, rank, at, backward };
+            job j = { c, &fault, { { { 0 }, { 0 }, { 0 }, 0, 0 } } };
+            if (begin_case("%s fails on rank %d of %d, number %d%s", names[kind], rank, c->ranks,
+                           at, backward ? ", backward" : ""))
+                run_job(&j);
         }
+}
+
+static void faults(int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        ring_case c;
+        if (CHECK(ring_case_make(&c, 77 + (uint64_t)rank, ranks, RING_FAULTY), "%s", c.name)) {
+            faults_of_rank(&c, rank, 0);
+            faults_of_rank(&c, rank, 1);
+        }
+        ring_case_free(&c);
+    }
 }
 
 /* A rank may fail anywhere, and then all return that and have written nothing. */
@@ -379,8 +384,7 @@ TEST_GROUP(ring, RUN_ONCE, "one sequence over ranks: bits, bounds, faults, every
     for (int ranks = 1; ranks <= most; ranks++) {
         if (is_quick() && ranks != 3)
             continue;
-        faults(ranks, 0);
-        faults(ranks, 1);
+        faults(ranks);
     }
     test_ring_errors();
 }

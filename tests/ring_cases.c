@@ -1090,11 +1090,11 @@ void ring_case_run(const ring_case *c, const attn_transport *t, const ring_fault
     status = call(s, NULL, 0, &out->stats); /* a fault is over when the call is */
     if (status != ATTN_OK)
         tell(s, attn_status_string(status), -1, -1, -1, 0);
-    else
+    else if (fault == NULL || !fault->backward)
         check_forward(s);
     if (c->sums == SUMS_BOTH) /* gradients read stats alone */
         memset(s->lse.data, 0xff, s->lse.bytes);
-    if (has_gradients(c) && status == ATTN_OK) {
+    if (has_gradients(c) && status == ATTN_OK && (fault == NULL || fault->backward)) {
         if (fault != NULL && fault->backward)
             check_fault(s, fault, call(s, fault, 1, &out->backward), &out->backward);
         status = call(s, NULL, 1, &out->backward);
