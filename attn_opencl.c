@@ -12,6 +12,8 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 
+#undef ATTN_WITHOUT_SENTENCES /* The options of a program are a text. */
+
 #include "attn.h"
 
 /* src/config.h - what the compiler is told: rounding as written, FMA, inlining, one word shared by threads. */
@@ -2261,21 +2263,21 @@ typedef struct call_field {
 #define NOT_PLAIN(member, by) VALUE(member, F_NOT_PLAIN, by, ANY), .instead = PLAIN_DTYPES
 #define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
-    .name = NAME(#member), .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype), \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
 #define PAIRS(member, kind, by)                                                                    \
-    .name = NAME(#member), .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .name = NAME(#member), .offset = AT(member.data), .type = kind, .takers = by,                  \
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
 #define SCALES(member, columns, by)                                                                \
-    .name = NAME(#member), .offset = AT(member.data), .type = F_F32, .takers = by,                       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_F32, .takers = by,                 \
     .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
                 AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
-    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by,                             \
+    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by,                       \
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)
