@@ -12,10 +12,12 @@
 # 2. No loop loads from the stack or stores to it, but for those in the table `known`.
 #
 # Then the same on planted bugs, which must be found: loops over accumulators not unrolled, and
-# twice as many accumulators as there is room for.
+# twice as many accumulators as there is room for. EVERY=N plants one in N of them, another N-th for each
+# commit.
 set -u
 tiles=2 # q k, p v
 cd "$(dirname "$0")/.." || exit 1
+. tests/turns.sh
 work=$(mktemp -d "${TMPDIR:-/tmp}/attn-loops.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
@@ -168,13 +170,13 @@ while read -r file machine compiler objdump; do
     esac
     count=$((count + 1))
     judge . "$file" "$compiler" "$objdump" || failed=1
-    plant "not unrolled" "$file" "$compiler" "$objdump" "$(rolled "$compiler")" || failed=1
-    plant "twice the accumulators" "$file" "$compiler" "$objdump" \
-        "$doubled" || failed=1
+    ! turn || plant "not unrolled" "$file" "$compiler" "$objdump" "$(rolled "$compiler")" || failed=1
+    ! turn || plant "twice the accumulators" "$file" "$compiler" "$objdump" "$doubled" || failed=1
 done < "$work/builds"
 if [ "$count" -eq 0 ]; then
     echo "hot loops: skipped, no compiler here makes what this check can disassemble"
 elif [ "$failed" -eq 0 ]; then
-    echo "hot loops: $count builds, nothing but the known stack accesses; planted bugs noticed"
+    echo "hot loops: $count builds, nothing but the known stack accesses; planted bugs noticed, where" \
+        "it was their turn"
 fi
 exit "$failed"

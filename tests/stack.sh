@@ -1,9 +1,11 @@
 #!/bin/sh
 # stack.sh - the stack that a call takes stays below 5 KiB, whatever compiler builds the library.
 # Dilated attention has 5.75 KiB, attn_resume 6.5, a ring 7 and one with branches 8.
+# EVERY=N makes one in N of the builds, another N-th for each commit.
 # SPDX-License-Identifier: MIT
 set -u
 cd "$(dirname "$0")/.." || exit 1
+. tests/turns.sh
 limit=5120
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -15,6 +17,7 @@ status=0
 for compiler in gcc clang; do
     command -v $compiler > /dev/null || continue
     for flags in "-O0" "-O2" "-O3" "-O2 $simd"; do
+        turn || continue
         # shellcheck disable=SC2086 # words
         $compiler -std=c99 -DATTN_UNOPTIMIZED $flags tests/stack_use.c attn.c -lpthread \
             -o "$work/stack_use" || exit 1
