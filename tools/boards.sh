@@ -115,7 +115,7 @@ build()
 executed()
 {
     # shellcheck disable=SC2086
-    WINEDEBUG=-all WINEPREFIX=${WINEPREFIX:-$PWD/$work/wine} timeout 300 $runner "$@" 2>&1
+    WINEDEBUG=-all WINEPREFIX=${WINEPREFIX:-$work/wine} timeout 300 $runner "$@" 2>&1
 }
 
 # bytes PROGRAM: code and constants, and variables. WebAssembly has one file for all.
@@ -240,7 +240,7 @@ esac
 build=${1:-build}
 [ $# -eq 0 ] || shift
 out=$build/boards
-mkdir -p "$out"
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 1
 # shellcheck disable=SC2046
 [ $# -gt 0 ] || { all=1; set -- $(names); }
 for package in $(packages); do
