@@ -117,7 +117,7 @@ CHECKS := check-house check-format check-werror check-canon check-bench check-ma
           check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
           check-sanitize check-hash check-pytorch check-mutants
 
-.PHONY: all test fuzz fuzz-coverage bench plot tune performance examples single check conformance install uninstall help \
+.PHONY: all test fuzz fuzz-coverage bench boards plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
         list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
@@ -335,6 +335,9 @@ performance: $(BUILD)/bench ## a page of docs/performance from a measurement, mi
 numerics: $(BUILD)/error_table ## the error up to 1M keys, compared with docs/numerics.md, minutes (WRITE=1)
 	RUN='$(RUN)' WRITE='$(WRITE)' sh tools/numerics.sh $(BUILD)
 
+boards: $(MADE) ## a row of docs/boards.md for each board and machine that is emulated, ten minutes (TARGETS=, WRITE=1)
+	WRITE='$(WRITE)' sh tools/boards.sh $(BUILD) $(TARGETS)
+
 examples: $(EXAMPLE_PROGRAMS) ## the programs of examples/, in build/
 	@echo "built: $(EXAMPLE_PROGRAMS)"
 
@@ -381,6 +384,7 @@ check-house: $(BUILD)/kernels_cl.inc ## the files in the root are made from src/
 
 # What src/ makes keeps the style of its rooms. The examples are set by hand, as README shows them.
 FORMATTED := $(filter-out $(MADE),$(wildcard *.[ch])) $(ROOMS) $(wildcard tests/*.[ch] tests/*/*.[ch] tools/*.[ch] fuzz/*.[ch]) \
+             $(wildcard ports/*.[ch] ports/*/*.[ch]) \
              $(wildcard bench/*.[ch] bench/*/*.[ch])
 check-format: ## clang-format changes nothing, where it is installed
 	@if command -v clang-format > /dev/null; then \

@@ -249,7 +249,7 @@ static inline float fma_binary64(float a, float b, float c)
 
 /* The significand of a finite number, with bit 23 set unless it is 0, and its biased exponent, which
  * is below 1 for subnormal numbers. */
-static inline uint32_t significand(uint32_t u, int *exponent)
+static inline uint32_t to_significand(uint32_t u, int *exponent)
 {
     uint32_t m = u & 0x7fffffu;
     *exponent = (int)(u >> 23 & 255);
@@ -313,8 +313,8 @@ static inline float fma_integer(float a, float b, float c)
     const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
     uint32_t sign = (ua ^ ub) & 0x80000000u;
     int ea, eb, ec, apart;
-    uint64_t p = (uint64_t)significand(ua, &ea) * significand(ub, &eb) << 14;
-    uint64_t x = (uint64_t)significand(uc, &ec) << 37;
+    uint64_t p = (uint64_t)to_significand(ua, &ea) * to_significand(ub, &eb) << 14;
+    uint64_t x = (uint64_t)to_significand(uc, &ec) << 37;
     if (ea == 255 || eb == 255 || ec == 255)
         return fma_not_finite(a, b, c);
     if (p == 0)
