@@ -655,6 +655,36 @@ static void check_shared_length(void)
     }
 }
 
+/* Calls of few keys ask for few bytes, which follow from the keys there are. The least workspace of a long
+ * call has tiles of 16 keys. */
+static void check_small_workspaces(void)
+{
+    static const struct {
+        int64_t rows, keys, dim;
+        size_t most[2], most_64; /* with 16 and with 4 rows in a tile, and with 4 and 64-bit addresses */
+    } sizes[] = { { 1, 16, 8, { 8400, 4096 }, 5000 }, { 128, 128, 64, { 101000, 9000 }, 10000 } };
+    const attn_kernels *const kernels = attn_kernels_find("portable");
+    size_t bytes, least;
+    call c;
+    for (int n = 0; n < 2; n++) {
+        const int few = kernels->rows < 16;
+        const size_t most = few && sizeof(void *) > 4 ? sizes[n].most_64 : sizes[n].most[few];
+        make_call(&c, 1, 1, 1, sizes[n].rows, sizes[n].keys, sizes[n].dim, sizes[n].dim);
+        c.p.kernels = kernels;
+        c.p.num_workers = 1;
+        CHECK(attn_workspace_size(&c.p, &bytes) == ATTN_OK && bytes <= most,
+              "%d keys: %lu bytes, more than %lu", (int)sizes[n].keys, (unsigned long)bytes,
+              (unsigned long)most);
+    }
+    make_call(&c, 1, 1, 1, 1, 4096, 64, 64);
+    c.p.kernels = kernels;
+    least = test_least_workspace(&c.p);
+    c.p.tile_keys = 16;
+    bytes = test_least_workspace(&c.p);
+    CHECK(least == bytes, "least: %lu bytes, %lu with tiles of 16 keys", (unsigned long)least,
+          (unsigned long)bytes);
+}
+
 /* Scales count as often as they are there, and recent keys as often as they are read. */
 static void check_bytes_of_scales(void)
 {
