@@ -93,8 +93,8 @@
  * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
  * these loops for it takes longer than loops without. */
 #if !defined ATTN_SCALAR &&                                                                        \
-    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                  \
-     defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||       \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+     defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
      defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
 #define HAS_VECTORS 1
 #else
@@ -4193,10 +4193,10 @@ typedef struct split {
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* impl is TILED or NAIVE. */
-    int rows, keys;       /* These are the sizes of a tile. */
-    int small;            /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
-    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
+    int impl;       /* impl is TILED or NAIVE. */
+    int rows, keys; /* These are the sizes of a tile. */
+    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
+    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -4307,7 +4307,7 @@ typedef struct tile {
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
     float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
-    float *free; /* Each free state begins with the address of the next one. */
+    float *free;  /* Each free state begins with the address of the next one. */
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
     int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;
@@ -7116,8 +7116,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
  * one chunk. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
-    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1) ||
-                       keys_held(&pr->p) < ATTN_CHUNK;
+    const int actual =
+        pl->small || (has_copies(pl) && pl->item_tiles > 1) || keys_held(&pr->p) < ATTN_CHUNK;
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 

@@ -186,8 +186,8 @@ static int most_item_tiles(const plan *pl, int64_t rows)
  * one chunk. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
-    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1) ||
-                       keys_held(&pr->p) < ATTN_CHUNK;
+    const int actual =
+        pl->small || (has_copies(pl) && pl->item_tiles > 1) || keys_held(&pr->p) < ATTN_CHUNK;
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 

@@ -661,7 +661,8 @@ static void check_small_workspaces(void)
 {
     static const struct {
         int64_t rows, keys, dim;
-        size_t most[2], most_64; /* with 16 and with 4 rows in a tile, and with 4 and 64-bit addresses */
+        size_t most[2],
+            most_64; /* with 16 and with 4 rows in a tile, and with 4 and 64-bit addresses */
     } sizes[] = { { 1, 16, 8, { 8400, 4096 }, 5000 }, { 128, 128, 64, { 101000, 9000 }, 10000 } };
     const attn_kernels *const kernels = attn_kernels_find("portable");
     size_t bytes, least;
@@ -1153,6 +1154,7 @@ TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what ru
         { "a query before o is known", check_query },
         { "kernel set by rows", check_choice },
         { "memory of shared row tiles", check_shared_length },
+        { "memory of small calls", check_small_workspaces },
         { "bytes of scales and recent keys", check_bytes_of_scales },
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)

@@ -409,7 +409,7 @@ static void check_others(void)
         HEAD "none.tile_keys 16\nnone.item_rows 1\nnone.ahead 0\nnone.split_work 1\nend\n",
         HEAD "avx1024.tile_keys 16\nriscv.item_bytes 16384 riscv_narrow.tile_keys 1024 end",
         "# first\n\n" HEAD "# tile_keys 16\nend # tile_keys 16\n# the last line",
-        HEAD "item_rows 128 item_bytes 1048576 split_work 524288 ahead 1 auto_naive_keys 0\nend",
+        HEAD "item_bytes 1048576 split_work 524288 ahead 1 auto_naive_keys 0\nend",
     };
     for (int s = 0; s < SHAPES; s++)
         if (begin_case("%s: texts for other machines", shapes[s].name)) {
