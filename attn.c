@@ -7551,7 +7551,7 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
-static inline void give_state(tile *t, float *state)
+static void give_state(tile *t, float *state)
 {
     memcpy(state, &t->free, sizeof t->free);
     t->free = state;

@@ -8,6 +8,7 @@
 #include "insight.c"
 #include "skip.c"
 #include "rotate.c"
+#include "tile.c"
 
 static float *state_l(const tile *t, float *state)
 {

@@ -655,14 +655,14 @@ static void check_shared_length(void)
     }
 }
 
-/* Calls of few keys ask for few bytes, which follow from the keys there are. The least workspace of a long
- * call has tiles of 16 keys. */
+/* Calls of few keys ask for few bytes. The least workspace of a long call has tiles of 16 keys, and a merge
+ * tree for the keys that there are. */
 static void check_small_workspaces(void)
 {
     static const struct {
         int64_t rows, keys, dim;
-        size_t most[2],
-            most_64; /* with 16 and with 4 rows in a tile, and with 4 and 64-bit addresses */
+        size_t most[2]; /* with 16 and with 4 rows in a tile */
+        size_t most_64; /* with 4, and addresses of 64 bits */
     } sizes[] = { { 1, 16, 8, { 8400, 4096 }, 5000 }, { 128, 128, 64, { 101000, 9000 }, 10000 } };
     const attn_kernels *const kernels = attn_kernels_find("portable");
     size_t bytes, least;
@@ -683,6 +683,10 @@ static void check_small_workspaces(void)
     c.p.tile_keys = 16;
     bytes = test_least_workspace(&c.p);
     CHECK(least == bytes, "least: %lu bytes, %lu with tiles of 16 keys", (unsigned long)least,
+          (unsigned long)bytes);
+    c.p.seq_len_kv = 1 << 20;
+    bytes = test_least_workspace(&c.p);
+    CHECK(least < bytes, "least: %lu bytes for 4096 keys, %lu for 2^20", (unsigned long)least,
           (unsigned long)bytes);
 }
 
