@@ -1,7 +1,7 @@
 /* src/kernels.c - the portable kernels.
  * SPDX-License-Identifier: MIT
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * Each body is written once, in plain loops over lanes that compilers vectorise, and built by the
  * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 #pragma once
@@ -53,7 +53,8 @@ typedef struct chains {
     attn_ahead *ahead; /* NULL = nothing */
 } chains;
 
-/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+/* A strip has eight lanes, or one where there are no vectors, so that no lane without a row is computed.
+ * These are eight chains in one strip, or four in two: then a step loads six numbers or
  * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */
