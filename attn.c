@@ -556,6 +556,16 @@ static inline float inv_sqrt_nearest(uint64_t n)
 
 /* src/text.c - sentences: built piece by piece into the caller's buffer; words of a text are compared. */
 
+/* -DATTN_WITHOUT_SENTENCES leaves out every word that tells people of a call. Statuses are left. */
+#ifdef ATTN_WITHOUT_SENTENCES
+enum { HAS_SENTENCES = 0 };
+#else
+enum { HAS_SENTENCES = 1 };
+#endif
+
+/* NAME is the name of a field or an array for a sentence. */
+#define NAME(words) (HAS_SENTENCES ? (words) : NULL)
+
 typedef struct text {
     char *at;
     size_t left; /* left counts bytes that still fit, with the terminator. */
@@ -565,19 +575,19 @@ static inline text text_in(char *buffer, size_t bytes)
 {
     text t;
     t.at = buffer;
-    t.left = buffer ? bytes : 0;
-    if (t.left)
-        *t.at = 0;
+    t.left = HAS_SENTENCES && buffer ? bytes : 0;
+    if (buffer && bytes)
+        *buffer = 0;
     return t;
 }
 
 COLD static void put(text *t, const char *s)
 {
-    while (*s && t->left > 1) {
+    while (HAS_SENTENCES && *s && t->left > 1) {
         *t->at++ = *s++;
         t->left--;
     }
-    if (t->left)
+    if (HAS_SENTENCES && t->left)
         *t->at = 0;
 }
 
@@ -3314,7 +3324,7 @@ typedef struct call_field {
 
 #define AT(member) offsetof(attn_params, member)
 #define VALUE(member, kind, by, ...)                                                               \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
 #define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_PLAIN), .instead = PLAIN_DTYPES
@@ -3323,21 +3333,21 @@ typedef struct call_field {
 #define NOT_PLAIN(member, by) VALUE(member, F_NOT_PLAIN, by, ANY), .instead = PLAIN_DTYPES
 #define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
-    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype), \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
 #define PAIRS(member, kind, by)                                                                    \
-    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .name = NAME(#member), .offset = AT(member.data), .type = kind, .takers = by,                  \
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
 #define SCALES(member, columns, by)                                                                \
-    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = by,                       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_F32, .takers = by,                 \
     .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
                 AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by,                       \
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)

@@ -92,7 +92,7 @@ typedef struct call_field {
 
 #define AT(member) offsetof(attn_params, member)
 #define VALUE(member, kind, by, ...)                                                               \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
+    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by, RANGE(__VA_ARGS__)
 #define RANGE(from, to) .least = from, .most = to
 #define ANY 1, 0
 #define DTYPE(member, by) VALUE(member, F_INT, by, 0, LAST_PLAIN), .instead = PLAIN_DTYPES
@@ -101,21 +101,21 @@ typedef struct call_field {
 #define NOT_PLAIN(member, by) VALUE(member, F_NOT_PLAIN, by, ANY), .instead = PLAIN_DTYPES
 #define LAYOUT VALUE(layout, F_INT, BY_ALL, 0, ATTN_LAYOUT_BSHD), .instead = "0 is BHSD, 1 is BSHD"
 #define TENSOR(member, entry, heads, rows, columns, by)                                            \
-    .name = #member, .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype),       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_STORED, .dtype = AT(member.dtype), \
     .takers = by, .axis = { entry, heads, rows, columns },                                         \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq) }
 #define PAIRS(member, kind, by)                                                                    \
-    .name = #member, .offset = AT(member.data), .type = kind, .takers = by,                        \
+    .name = NAME(#member), .offset = AT(member.data), .type = kind, .takers = by,                  \
     .axis = { AXIS_BATCH, AXIS_HEAD, AXIS_LONGEST_Q, AXIS_LONGEST_KV },                            \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_q),              \
                 AT(member.stride_kv) }
 #define SCALES(member, columns, by)                                                                \
-    .name = #member, .offset = AT(member.data), .type = F_F32, .takers = by,                       \
+    .name = NAME(#member), .offset = AT(member.data), .type = F_F32, .takers = by,                 \
     .axis = { AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, columns },                                       \
     .stride = { AT(member.stride_batch), AT(member.stride_head), AT(member.stride_seq),            \
                 AT(member.stride_dim) }
 #define GRID(member, kind, by, outer, heads, rows, columns)                                        \
-    .name = #member, .offset = AT(member), .type = kind, .takers = by,                             \
+    .name = NAME(#member), .offset = AT(member), .type = kind, .takers = by,                       \
     .axis = { outer, heads, rows, columns }
 #define LIST(member, kind, by, outer, inner)                                                       \
     GRID(member, kind, by, outer, AXIS_NONE, AXIS_NONE, inner)

@@ -5,6 +5,16 @@
 
 #include "numbers.c"
 
+/* -DATTN_WITHOUT_SENTENCES leaves out every word that tells people of a call. Statuses are left. */
+#ifdef ATTN_WITHOUT_SENTENCES
+enum { HAS_SENTENCES = 0 };
+#else
+enum { HAS_SENTENCES = 1 };
+#endif
+
+/* NAME is the name of a field or an array for a sentence. */
+#define NAME(words) (HAS_SENTENCES ? (words) : NULL)
+
 typedef struct text {
     char *at;
     size_t left; /* left counts bytes that still fit, with the terminator. */
@@ -14,19 +24,19 @@ static inline text text_in(char *buffer, size_t bytes)
 {
     text t;
     t.at = buffer;
-    t.left = buffer ? bytes : 0;
-    if (t.left)
-        *t.at = 0;
+    t.left = HAS_SENTENCES && buffer ? bytes : 0;
+    if (buffer && bytes)
+        *buffer = 0;
     return t;
 }
 
 COLD static void put(text *t, const char *s)
 {
-    while (*s && t->left > 1) {
+    while (HAS_SENTENCES && *s && t->left > 1) {
         *t->at++ = *s++;
         t->left--;
     }
-    if (t->left)
+    if (HAS_SENTENCES && t->left)
         *t->at = 0;
 }
 

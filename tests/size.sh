@@ -62,13 +62,38 @@ int main(void)
 }
 END
 
+cat > "$work/sentences.c" <<'END'
+#include "attn.h"
+#include <stdio.h>
+int main(void)
+{
+    attn_params p = {0};
+    char text[300];
+    p.batch = -1;
+    puts(attn_check(&p, NULL, 0, text, sizeof text));
+    return attn_forward(&p, NULL, 0) != ATTN_ERR_ARG;
+}
+END
+
 text() # text COMPILER FLAG...: of the program
 {
     "$@" -std=c99 -O2 -I. "$work/program.c" attn.c -o "$work/program" && "$work/program" &&
         size "$work/program" | awk 'NR == 2 { print $1 }'
 }
 
-judge() # judge COMPILER LIMIT
+# Without sentences a check gives the name of the status, and calls do what they did.
+judge_sentences() # judge_sentences COMPILER LIMIT USED
+{
+    bare=$(text "$1" -DATTN_WITHOUT_SENTENCES -ffunction-sections -Wl,--gc-sections)
+    echo "size: $1: ${bare:-?} bytes without sentences, $2 allowed"
+    [ -n "$bare" ] && [ "$bare" -le "$2" ] || { echo "FAILED size: $1: too large"; failed=1; }
+    [ "${3:-0}" -gt "$2" ] || { echo "FAILED size: $1: not noticed"; failed=1; }
+    said=$("$1" -std=c99 -DATTN_UNOPTIMIZED -I. -DATTN_WITHOUT_SENTENCES "$work/sentences.c" attn.c \
+        -o "$work/sentences" && "$work/sentences")
+    [ "$said" = "bad argument" ] || { echo "FAILED size: $1: it says: $said"; failed=1; }
+}
+
+judge() # judge COMPILER LIMIT LIMIT-WITHOUT-SENTENCES
 {
     case $(command -v "$1" > /dev/null && "$1" -dumpmachine) in
     x86_64*linux*) ;;
@@ -81,11 +106,12 @@ judge() # judge COMPILER LIMIT
         "${whole:-?}"
     [ -n "$used" ] && [ "$used" -le "$2" ] || { echo "FAILED size: $1: too large"; failed=1; }
     [ -n "$whole" ] && [ "$whole" -gt "$2" ] || { echo "FAILED size: $1: not noticed"; failed=1; }
+    judge_sentences "$1" "$3" "$used"
 }
 
 if command -v size > /dev/null; then
-    judge gcc 218000
-    judge clang 249100
+    judge gcc 218000 198600
+    judge clang 249100 230500
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"

@@ -11,4 +11,6 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 
+#undef ATTN_WITHOUT_SENTENCES /* The options of a program are a text. */
+
 #include "opencl.c"
