@@ -89,6 +89,18 @@
 #define FMA_SOFT fma_binary64
 #endif
 
+/* Whether an instruction can take several floats. The portable kernels compute several lanes at once if so,
+ * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
+ * these loops for it takes longer than loops without. */
+#if !defined ATTN_SCALAR &&                                                                        \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+     defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
+     defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
+#define HAS_VECTORS 1
+#else
+#define HAS_VECTORS 0
+#endif
+
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
 #ifdef _OPENMP
@@ -1528,6 +1540,8 @@ static inline int64_t entry32(const int32_t *array, int64_t index, int64_t other
 
 static inline int64_t times(int64_t a, int64_t b)
 {
+    if ((a | b) >> 30 == 0) /* The division takes 32-bit CPUs 150 instructions. */
+        return a * b;
     if (a == 0 || b == 0)
         return 0;
     return a >= TOO_BIG / b ? TOO_BIG : a * b;
@@ -1826,8 +1840,9 @@ static inline void store_run(const attn_kernels *kernels, int dtype, void *data,
 
 /* src/states.c - raw states (m, l, o) of rows as a caller holds them, and the merge of two. */
 
-/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
-#define LANES 16
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. Without vectors each
+ * lane takes its time, whether a row is there or not. */
+#define LANES (HAS_VECTORS ? 16 : 4)
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {
@@ -1903,7 +1918,7 @@ KERNEL void merge_rows(int hw, int rows, const attn_state *a, const attn_state *
 
 /* src/kernels.c - the portable kernels.
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * Each body is written once, in plain loops over lanes that compilers vectorise, and built by the
  * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 
@@ -1950,11 +1965,12 @@ typedef struct chains {
     attn_ahead *ahead; /* NULL = nothing */
 } chains;
 
-/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+/* A strip has eight lanes, or one where there are no vectors, so that no lane without a row is computed.
+ * These are eight chains in one strip, or four in two: then a step loads six numbers or
  * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */
-#define STRIP 8
+#define STRIP (HAS_VECTORS ? 8 : 1)
 KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
                     int64_t at)
 {
@@ -2240,8 +2256,9 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
 
 KERNEL void exp_block_body(int hw, const attn_exp *e)
 {
+    const int group = STRIP > 4 ? STRIP : 4, end = (e->lanes.end + 3) / 4 * 4;
     int at;
-    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
+    for (at = e->lanes.begin / group * group; at < end; at += STRIP)
         exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
 }
 
@@ -2358,7 +2375,7 @@ static void add_values_soft(const attn_product *p)
     add_values_body(0, 0, p);
 }
 
-#if FMA_BASE || defined FMA_SECOND_BUILD
+#if HAS_VECTORS && (FMA_BASE || defined FMA_SECOND_BUILD)
 /* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
  * that of chains. A step is short enough to ask for memory between steps. */
 #define FEW_LANES 4
@@ -2410,7 +2427,7 @@ FMA_TARGET static void add_values_hard(const attn_product *p)
         add_lanes(p);
 }
 #else
-#define add_values_hard add_values_soft
+#define add_values_hard(p) add_values_body(1, 0, p)
 #endif
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)
@@ -4187,10 +4204,10 @@ typedef struct split {
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* impl is TILED or NAIVE. */
-    int rows, keys;       /* These are the sizes of a tile. */
-    int small;            /* Nonzero puts little memory before speed. */
-    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
+    int impl;       /* impl is TILED or NAIVE. */
+    int rows, keys; /* These are the sizes of a tile. */
+    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
+    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -4265,7 +4282,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
+    float *x_tile; /* x_tile is [rows][keys]: the bias of each row, scales of keys, or logits. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -4301,8 +4318,7 @@ typedef struct tile {
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
     float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
-    float *free_states[MAX_LEVELS];
-    int free_count;
+    float *free;  /* Each free state begins with the address of the next one. */
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
     int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;
@@ -4324,7 +4340,8 @@ typedef struct call {
 #define TUNING(member) #member, offsetof(tuning, member)
 #define FROM_LEAST_TO_MOST " must be from # to #"
 
-/* `usual` values were measured on x86 with 1 MiB of L2 cache. */
+/* `usual` values were measured on x86 with 1 MiB of L2 cache. CPUs without vectors have few bytes and often
+ * no such cache, so row tiles of f32 share nothing. */
 static const struct tuning_value {
     const char *name;
     size_t offset; /* offset is that of an int64_t. */
@@ -4333,7 +4350,7 @@ static const struct tuning_value {
     int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
     { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
-    { TUNING(item_rows), 128, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_rows), HAS_VECTORS ? 128 : 1, 1, 4096, FROM_LEAST_TO_MOST, 0 },
     { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },
@@ -4698,8 +4715,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
-static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
+/* wanted_keys gives the keys of a tile: the caller's wish comes first, then that of tuning. */
+static int wanted_keys(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
     const tuning t = tuning_of(p, kernels);
@@ -4711,6 +4728,15 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         keys *= 2; /* Sums of P V come and go half as often: 10 to 15 % of the time. */
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
+    return keys;
+}
+
+/* tile_keys_of halves that number as long as all keys that there can be fit. */
+static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
+{
+    int keys = wanted_keys(p, kernels);
+    while (keys >= 2 * ATTN_BLOCK && keys / 2 >= keys_held(p))
+        keys /= 2;
     return keys;
 }
 
@@ -7067,7 +7093,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_in = place(&at, rows, sizeof(const float *));
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
-    pl->x = place(&at, rows * keys, sizeof(float));
+    pl->x = place(&at, p->bias.data || p->k_scales.data || p->insight.entropy ? rows * keys : 0,
+                  sizeof(float));
     /* They hold factors, mu, the sums of split items, and what a block changes (insight). */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
@@ -7096,10 +7123,12 @@ static int most_item_tiles(const plan *pl, int64_t rows)
 }
 
 /* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
- * not depend on the length up to there, but the actual ones where copies want many row tiles. */
+ * not depend on the length up to there, but the actual ones where copies want many row tiles, and below
+ * one chunk. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
-    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
+    const int actual =
+        pl->small || (has_copies(pl) && pl->item_tiles > 1) || keys_held(&pr->p) < ATTN_CHUNK;
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
@@ -7243,7 +7272,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     pl->item_tiles =
         most_item_tiles(pl, pl->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
-        pl->keys = pr->p.tile_keys;
+        pl->keys = pl->small ? pr->p.tile_keys >> (pl->small - 1) : pr->p.tile_keys;
         pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);
@@ -7533,6 +7562,12 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
+static void give_state(tile *t, float *state)
+{
+    memcpy(state, &t->free, sizeof t->free);
+    t->free = state;
+}
+
 /* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
@@ -7550,8 +7585,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->scales = (float *)(void *)(own + pl->scales);
     t->skip = has_skip(&c->pr.p) ? (float *)(void *)(own + pl->skips) : NULL;
     for (i = 0; i < pl->state_slots; i++)
-        t->free_states[t->free_count++] =
-            (float *)(void *)(own + pl->states) + i * pl->state_floats;
+        give_state(t, (float *)(void *)(own + pl->states) + i * pl->state_floats);
     return t;
 }
 
@@ -8875,13 +8909,10 @@ static float *state_tail(const tile *t, float *state)
 
 static float *take_state(tile *t)
 {
-    ATTN_ASSERT(t->free_count > 0);
-    return t->free_states[--t->free_count];
-}
-
-static void give_state(tile *t, float *state)
-{
-    t->free_states[t->free_count++] = state;
+    float *const state = t->free;
+    ATTN_ASSERT(state);
+    memcpy(&t->free, state, sizeof t->free);
+    return state;
 }
 
 /* last_tail gives the tail of the node that ends last among those that wait, or NULL. */
@@ -10693,7 +10724,8 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * workspace is too small. The candidates are the best plan; that plan with what there is for each
  * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
  * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
- * a small plan, so the workspace of a call holds any shorter one. */
+ * a small plan, so the workspace of a call holds any shorter one. Where not even that fits, tiles of keys
+ * are halved until one worker does. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -10714,6 +10746,11 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         }
         if (i == 0 && n == pl->workers)
             break;
+    }
+    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= ATTN_BLOCK; i++) {
+        plan_call(pr, pl, i, usual);
+        most = workers_within(pr, pl, bytes);
+        last = best;
     }
     if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);

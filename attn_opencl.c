@@ -97,6 +97,18 @@
 #define FMA_SOFT fma_binary64
 #endif
 
+/* Whether an instruction can take several floats. The portable kernels compute several lanes at once if so,
+ * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
+ * these loops for it takes longer than loops without. */
+#if !defined ATTN_SCALAR &&                                                                        \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+     defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
+     defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
+#define HAS_VECTORS 1
+#else
+#define HAS_VECTORS 0
+#endif
+
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
 #ifdef _OPENMP
@@ -674,6 +686,8 @@ static inline int64_t entry32(const int32_t *array, int64_t index, int64_t other
 
 static inline int64_t times(int64_t a, int64_t b)
 {
+    if ((a | b) >> 30 == 0) /* The division takes 32-bit CPUs 150 instructions. */
+        return a * b;
     if (a == 0 || b == 0)
         return 0;
     return a >= TOO_BIG / b ? TOO_BIG : a * b;
@@ -4373,10 +4387,10 @@ typedef struct split {
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* impl is TILED or NAIVE. */
-    int rows, keys;       /* These are the sizes of a tile. */
-    int small;            /* Nonzero puts little memory before speed. */
-    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
+    int impl;       /* impl is TILED or NAIVE. */
+    int rows, keys; /* These are the sizes of a tile. */
+    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
+    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -4451,7 +4465,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
+    float *x_tile; /* x_tile is [rows][keys]: the bias of each row, scales of keys, or logits. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -4487,8 +4501,7 @@ typedef struct tile {
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
     float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
-    float *free_states[MAX_LEVELS];
-    int free_count;
+    float *free;  /* Each free state begins with the address of the next one. */
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
     int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;

@@ -80,10 +80,10 @@ typedef struct split {
 typedef struct plan {
     const attn_kernels *kernels;
     tuning tuning;
-    int impl;             /* impl is TILED or NAIVE. */
-    int rows, keys;       /* These are the sizes of a tile. */
-    int small;            /* Nonzero puts little memory before speed. */
-    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
+    int impl;       /* impl is TILED or NAIVE. */
+    int rows, keys; /* These are the sizes of a tile. */
+    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
+    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -158,7 +158,7 @@ typedef struct tile {
     const float **row_in; /* row_in[rows] points to queries. */
     float **row_out;      /* row_out[rows] points to results. */
     float *s_tile;        /* s_tile [keys][rows] holds logits, then probabilities. */
-    float *x_tile;        /* x_tile is [rows][keys], the bias of each row, or scales of keys. */
+    float *x_tile; /* x_tile is [rows][keys]: the bias of each row, scales of keys, or logits. */
     float *lane_values;
     int *lane_ints; /* lane_ints [2][rows] holds integers of one step: ends, distances, counters. */
     float *alpha;   /* alpha is [block][rows]. */
@@ -194,8 +194,7 @@ typedef struct tile {
     float *qt_units; /* qt_units is what pack_units gives, for keys read as whole numbers. */
     float *scales;   /* scales is [head_dim / 32][rows] of whole numbers. */
     float *state; /* state is that of the current chunk, and NULL until a key of it is visible. */
-    float *free_states[MAX_LEVELS];
-    int free_count;
+    float *free;  /* Each free state begins with the address of the next one. */
     float *pending[MAX_LEVELS]; /* pending has a state for each tree level, or NULL. */
     int levels;                 /* No state waits from this level on; nothing else counts there. */
 } tile;

@@ -85,6 +85,18 @@
 #define FMA_SOFT fma_binary64
 #endif
 
+/* Whether an instruction can take several floats. The portable kernels compute several lanes at once if so,
+ * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
+ * these loops for it takes longer than loops without. */
+#if !defined ATTN_SCALAR &&                                                                        \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+     defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
+     defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
+#define HAS_VECTORS 1
+#else
+#define HAS_VECTORS 0
+#endif
+
 #define COUNT_OF(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
 #ifdef _OPENMP

@@ -86,7 +86,8 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * workspace is too small. The candidates are the best plan; that plan with what there is for each
  * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
  * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
- * a small plan, so the workspace of a call holds any shorter one. */
+ * a small plan, so the workspace of a call holds any shorter one. Where not even that fits, tiles of keys
+ * are halved until one worker does. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -107,6 +108,11 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         }
         if (i == 0 && n == pl->workers)
             break;
+    }
+    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= ATTN_BLOCK; i++) {
+        plan_call(pr, pl, i, usual);
+        most = workers_within(pr, pl, bytes);
+        last = best;
     }
     if (most > 0 && last != best) /* Otherwise the small plan tells how much is needed. */
         plan_call(pr, pl, tries[best].small, tries[best].worker_bytes);

@@ -1,7 +1,7 @@
 /* src/kernels.c - the portable kernels.
  * SPDX-License-Identifier: MIT
  *
- * Each body is written once, in plain loops over 16 lanes that compilers vectorise, and built by the
+ * Each body is written once, in plain loops over lanes that compilers vectorise, and built by the
  * lists at the end: plain, and on x86 once more for FMA. The seam has the contracts and layouts.
  */
 #pragma once
@@ -53,11 +53,12 @@ typedef struct chains {
     attn_ahead *ahead; /* NULL = nothing */
 } chains;
 
-/* Eight chains in eight lanes, or with two strips four in sixteen: then a step loads six numbers or
+/* A strip has eight lanes, or one where there are no vectors, so that no lane without a row is computed.
+ * These are eight chains in one strip, or four in two: then a step loads six numbers or
  * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */
-#define STRIP 8
+#define STRIP (HAS_VECTORS ? 8 : 1)
 KERNEL void chains8(int hw, int select, int scaled, int strips, const chains *s, int64_t i,
                     int64_t at)
 {
@@ -343,8 +344,9 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
 
 KERNEL void exp_block_body(int hw, const attn_exp *e)
 {
+    const int group = STRIP > 4 ? STRIP : 4, end = (e->lanes.end + 3) / 4 * 4;
     int at;
-    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
+    for (at = e->lanes.begin / group * group; at < end; at += STRIP)
         exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
 }
 
@@ -461,7 +463,7 @@ static void add_values_soft(const attn_product *p)
     add_values_body(0, 0, p);
 }
 
-#if FMA_BASE || defined FMA_SECOND_BUILD
+#if HAS_VECTORS && (FMA_BASE || defined FMA_SECOND_BUILD)
 /* P V of few lanes. Columns of V take the place of lanes, so that no part of a vector is idle, and lanes
  * that of chains. A step is short enough to ask for memory between steps. */
 #define FEW_LANES 4
@@ -513,7 +515,7 @@ FMA_TARGET static void add_values_hard(const attn_product *p)
         add_lanes(p);
 }
 #else
-#define add_values_hard add_values_soft
+#define add_values_hard(p) add_values_body(1, 0, p)
 #endif
 
 KERNEL void clip_body(int hw, float *s, int n, const int *begin, const int *end)

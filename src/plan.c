@@ -152,7 +152,8 @@ static void plan_slot(const problem *pr, plan *pl)
     pl->row_in = place(&at, rows, sizeof(const float *));
     pl->row_out = place(&at, rows, sizeof(float *));
     pl->s = place(&at, rows * keys, sizeof(float));
-    pl->x = place(&at, rows * keys, sizeof(float));
+    pl->x = place(&at, p->bias.data || p->k_scales.data || p->insight.entropy ? rows * keys : 0,
+                  sizeof(float));
     /* They hold factors, mu, the sums of split items, and what a block changes (insight). */
     pl->lane_values = place(&at, 3 * rows, sizeof(float));
     pl->lane_ints = place(&at, 2 * rows, sizeof(int));
@@ -181,10 +182,12 @@ static int most_item_tiles(const plan *pl, int64_t rows)
 }
 
 /* tree_keys counts the keys that the merge tree has room for: 2^20 at least, so that memory does
- * not depend on the length up to there, but the actual ones where copies want many row tiles. */
+ * not depend on the length up to there, but the actual ones where copies want many row tiles, and below
+ * one chunk. */
 static int64_t tree_keys(const problem *pr, const plan *pl)
 {
-    const int actual = pl->small || (has_copies(pl) && pl->item_tiles > 1);
+    const int actual =
+        pl->small || (has_copies(pl) && pl->item_tiles > 1) || keys_held(&pr->p) < ATTN_CHUNK;
     return actual ? pr->max_kv_len : max64(pr->max_kv_len, TREE_KEYS);
 }
 
@@ -328,7 +331,7 @@ static void plan_sharing(const problem *pr, plan *pl)
     pl->item_tiles =
         most_item_tiles(pl, pl->gathered ? lanes_of_list(pr) : times(pr->max_q_len, pr->group));
     for (;; pl->item_tiles--) {
-        pl->keys = pr->p.tile_keys;
+        pl->keys = pl->small ? pr->p.tile_keys >> (pl->small - 1) : pr->p.tile_keys;
         pl->state_slots = tree_states(tree_keys(pr, pl), begins_inside(&pr->p));
         plan_row_tile(pr, pl);
         plan_items(pr, pl);

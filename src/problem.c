@@ -204,8 +204,8 @@ static int choose_impl(const attn_params *p)
     return p->impl == ATTN_IMPL_NAIVE ? ATTN_IMPL_NAIVE : ATTN_IMPL_TILED;
 }
 
-/* tile_keys_of gives the keys of a tile: the caller's wish comes first, then that of tuning. */
-static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
+/* wanted_keys gives the keys of a tile: the caller's wish comes first, then that of tuning. */
+static int wanted_keys(const attn_params *p, const attn_kernels *kernels)
 {
     const int64_t cell = p->block_mask.block_k;
     const tuning t = tuning_of(p, kernels);
@@ -217,6 +217,15 @@ static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
         keys *= 2; /* Sums of P V come and go half as often: 10 to 15 % of the time. */
     if (cell >= 2 * ATTN_BLOCK && keys % cell == 0)
         return (int)cell; /* Whole cells are best, as most tiles are then seen by all or by none. */
+    return keys;
+}
+
+/* tile_keys_of halves that number as long as all keys that there can be fit. */
+static int tile_keys_of(const attn_params *p, const attn_kernels *kernels)
+{
+    int keys = wanted_keys(p, kernels);
+    while (keys >= 2 * ATTN_BLOCK && keys / 2 >= keys_held(p))
+        keys /= 2;
     return keys;
 }
 

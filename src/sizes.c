@@ -27,6 +27,8 @@ static inline int64_t entry32(const int32_t *array, int64_t index, int64_t other
 
 static inline int64_t times(int64_t a, int64_t b)
 {
+    if ((a | b) >> 30 == 0) /* The division takes 32-bit CPUs 150 instructions. */
+        return a * b;
     if (a == 0 || b == 0)
         return 0;
     return a >= TOO_BIG / b ? TOO_BIG : a * b;

@@ -8,6 +8,7 @@
 #include "insight.c"
 #include "skip.c"
 #include "rotate.c"
+#include "tile.c"
 
 static float *state_l(const tile *t, float *state)
 {
@@ -27,13 +28,10 @@ static float *state_tail(const tile *t, float *state)
 
 static float *take_state(tile *t)
 {
-    ATTN_ASSERT(t->free_count > 0);
-    return t->free_states[--t->free_count];
-}
-
-static void give_state(tile *t, float *state)
-{
-    t->free_states[t->free_count++] = state;
+    float *const state = t->free;
+    ATTN_ASSERT(state);
+    memcpy(&t->free, state, sizeof t->free);
+    return state;
 }
 
 /* last_tail gives the tail of the node that ends last among those that wait, or NULL. */

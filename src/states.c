@@ -6,8 +6,9 @@
 #include "numbers.c"
 #include "seam.h"
 
-/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. */
-#define LANES 16
+/* A portable tile has this number of query rows: two AVX, four NEON or SSE vectors. Without vectors each
+ * lane takes its time, whether a row is there or not. */
+#define LANES (HAS_VECTORS ? 16 : 4)
 
 static inline attn_state state_at(const attn_state *s, int64_t row, int64_t head_dim_v)
 {

@@ -37,6 +37,12 @@ static tile *row_tile(const plan *pl, char *slot, int index)
     return (tile *)(void *)(slot + pl->row_tiles + index * pl->row_tile_bytes);
 }
 
+static void give_state(tile *t, float *state)
+{
+    memcpy(state, &t->free, sizeof t->free);
+    t->free = state;
+}
+
 /* open_tile_at begins a row tile at `own`. */
 static tile *open_tile_at(const call *c, char *slot, char *own)
 {
@@ -54,8 +60,7 @@ static tile *open_tile_at(const call *c, char *slot, char *own)
     t->scales = (float *)(void *)(own + pl->scales);
     t->skip = has_skip(&c->pr.p) ? (float *)(void *)(own + pl->skips) : NULL;
     for (i = 0; i < pl->state_slots; i++)
-        t->free_states[t->free_count++] =
-            (float *)(void *)(own + pl->states) + i * pl->state_floats;
+        give_state(t, (float *)(void *)(own + pl->states) + i * pl->state_floats);
     return t;
 }
 

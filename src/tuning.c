@@ -9,7 +9,8 @@
 #define TUNING(member) #member, offsetof(tuning, member)
 #define FROM_LEAST_TO_MOST " must be from # to #"
 
-/* `usual` values were measured on x86 with 1 MiB of L2 cache. */
+/* `usual` values were measured on x86 with 1 MiB of L2 cache. CPUs without vectors have few bytes and often
+ * no such cache, so row tiles of f32 share nothing. */
 static const struct tuning_value {
     const char *name;
     size_t offset; /* offset is that of an int64_t. */
@@ -18,7 +19,7 @@ static const struct tuning_value {
     int powers;       /* Nonzero allows powers of two only. */
 } tuning_values[] = {
     { TUNING(tile_keys), 0, 16, 1024, " must be a power of two from # to #", 1 },
-    { TUNING(item_rows), 128, 1, 4096, FROM_LEAST_TO_MOST, 0 },
+    { TUNING(item_rows), HAS_VECTORS ? 128 : 1, 1, 4096, FROM_LEAST_TO_MOST, 0 },
     { TUNING(item_bytes), 1 << 20, 1 << 14, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(split_work), 1 << 19, 1, 1 << 30, FROM_LEAST_TO_MOST, 0 },
     { TUNING(ahead), 1, 0, 1, " must be # or #", 0 },

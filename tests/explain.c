@@ -655,6 +655,41 @@ static void check_shared_length(void)
     }
 }
 
+/* Calls of few keys ask for few bytes. The least workspace of a long call has tiles of 16 keys, and a merge
+ * tree for the keys that there are. */
+static void check_small_workspaces(void)
+{
+    static const struct {
+        int64_t rows, keys, dim;
+        size_t most[2]; /* with 16 and with 4 rows in a tile */
+        size_t most_64; /* with 4, and addresses of 64 bits */
+    } sizes[] = { { 1, 16, 8, { 8400, 4096 }, 5000 }, { 128, 128, 64, { 101000, 9000 }, 10000 } };
+    const attn_kernels *const kernels = attn_kernels_find("portable");
+    size_t bytes, least;
+    call c;
+    for (int n = 0; n < 2; n++) {
+        const int few = kernels->rows < 16;
+        const size_t most = few && sizeof(void *) > 4 ? sizes[n].most_64 : sizes[n].most[few];
+        make_call(&c, 1, 1, 1, sizes[n].rows, sizes[n].keys, sizes[n].dim, sizes[n].dim);
+        c.p.kernels = kernels;
+        c.p.num_workers = 1;
+        CHECK(attn_workspace_size(&c.p, &bytes) == ATTN_OK && bytes <= most,
+              "%d keys: %lu bytes, more than %lu", (int)sizes[n].keys, (unsigned long)bytes,
+              (unsigned long)most);
+    }
+    make_call(&c, 1, 1, 1, 1, 4096, 64, 64);
+    c.p.kernels = kernels;
+    least = test_least_workspace(&c.p);
+    c.p.tile_keys = 16;
+    bytes = test_least_workspace(&c.p);
+    CHECK(least == bytes, "least: %lu bytes, %lu with tiles of 16 keys", (unsigned long)least,
+          (unsigned long)bytes);
+    c.p.seq_len_kv = 1 << 20;
+    bytes = test_least_workspace(&c.p);
+    CHECK(least < bytes, "least: %lu bytes for 4096 keys, %lu for 2^20", (unsigned long)least,
+          (unsigned long)bytes);
+}
+
 /* Scales count as often as they are there, and recent keys as often as they are read. */
 static void check_bytes_of_scales(void)
 {
@@ -1123,6 +1158,7 @@ TEST_GROUP(explain, RUN_ONCE, "attn_explain and the workspace query tell what ru
         { "a query before o is known", check_query },
         { "kernel set by rows", check_choice },
         { "memory of shared row tiles", check_shared_length },
+        { "memory of small calls", check_small_workspaces },
         { "bytes of scales and recent keys", check_bytes_of_scales },
     };
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)

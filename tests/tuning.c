@@ -409,7 +409,7 @@ static void check_others(void)
         HEAD "none.tile_keys 16\nnone.item_rows 1\nnone.ahead 0\nnone.split_work 1\nend\n",
         HEAD "avx1024.tile_keys 16\nriscv.item_bytes 16384 riscv_narrow.tile_keys 1024 end",
         "# first\n\n" HEAD "# tile_keys 16\nend # tile_keys 16\n# the last line",
-        HEAD "item_rows 128 item_bytes 1048576 split_work 524288 ahead 1 auto_naive_keys 0\nend",
+        HEAD "item_bytes 1048576 split_work 524288 ahead 1 auto_naive_keys 0\nend",
     };
     for (int s = 0; s < SHAPES; s++)
         if (begin_case("%s: texts for other machines", shapes[s].name)) {
@@ -540,6 +540,11 @@ static void check_tile_keys(void)
             attn_info info = explained(&usual);
             if (keys != info.tile_keys)
                 info = tuned(&shapes[s], "tile_keys", keys);
+            if (keys / 2 >= usual.seq_len_kv) {
+                CHECK(info.tile_keys < keys, "%s: tiles of %d keys, which there are not",
+                      shapes[s].name, info.tile_keys);
+                continue;
+            }
             CHECK(info.tile_keys == keys, "%s: tile_keys %d, not %d", shapes[s].name,
                   info.tile_keys, keys);
             CHECK(info.workspace_bytes > bytes[s], "%s, %d keys: %lu bytes, %lu with half",

@@ -138,6 +138,8 @@
  *   ATTN_SIMD_AVX2, ATTN_SIMD_NEON, ...   tell attn.c that the attn_simd_*.c file of that name is
  *                    linked as well.
  *   ATTN_ASSERT(x)   checks internal assumptions; its default is nothing.
+ *   ATTN_SCALAR      makes the portable kernels compute only lanes with a row, as they do where no
+ *                    instruction takes several floats. No bit of a result depends on it.
  *   ATTN_WITHOUT_SENTENCES   leaves out every sentence about a call, for machines that nobody reads: the
  *                    check functions give the name of the status, and texts stay empty.
  *   ATTN_UNOPTIMIZED silences the note by which gcc and clang say that attn.c is compiled without
