@@ -75,6 +75,8 @@
 #endif
 #ifdef FMA_SECOND_BUILD
 #define SOFT_FMA_WHY "this CPU has no FMA"
+#elif defined __wasm__
+#define SOFT_FMA_WHY "WebAssembly has no such instruction"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
@@ -953,6 +955,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
@@ -965,6 +968,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
@@ -2688,6 +2692,13 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 #else
 #define ON_ARM64 0
 #endif
+#ifdef __wasm__
+#define ON_WASM 1
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#else
+#define ON_WASM 0
+#define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
+#endif
 
 /* cpuid, and the word of xgetbv that says which registers the operating system saves. */
 #if ON_X86 && GNU_C
@@ -2883,6 +2894,10 @@ static const struct kernel_source {
     { "sse2", attn_kernels_sse2, 0, ON_X86, 0, NEEDS_SSE2 },
     { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
+#ifdef ATTN_SIMD_WASM
+    { "wasm", attn_kernels_wasm, 0, ON_WASM, 0, 0 },
+    { "wasm_narrow", attn_kernels_wasm_narrow, 1, ON_WASM, 0, 0 },
+#endif
     { "portable", get_portable, 0, 1, 0, 0 },
 };
 
@@ -2939,7 +2954,7 @@ static void put_absent(text *why, int runnable, const char *because)
 static void put_missing_kernels(text *why)
 {
     put_absent(why, 0, ": this CPU or its operating system cannot run them");
-    put_absent(why, 1, ": stubs, because only gcc, clang and clang-cl compile them");
+    put_absent(why, 1, STUBS_WHY);
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)

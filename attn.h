@@ -258,12 +258,14 @@
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
+#define attn_kernels_wasm ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm)
 #define attn_kernels_avx512_amx ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_amx)
 #define attn_kernels_neon_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_bf16)
 #define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
 #define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
 #define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
+#define attn_kernels_wasm_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_narrow)
 #endif
 
 #ifdef __cplusplus
