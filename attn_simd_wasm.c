@@ -210,8 +210,7 @@ INLINE v128_t odd_wasm(v128_t p, v128_t c, v128_t lanes)
 {
     const v128_t one = wasm_i64x2_splat(1);
     const v128_t s = wasm_f64x2_add(p, c), t = wasm_f64x2_sub(s, p);
-    const v128_t e =
-        wasm_f64x2_add(wasm_f64x2_sub(p, wasm_f64x2_sub(s, t)), wasm_f64x2_sub(c, t));
+    const v128_t e = wasm_f64x2_add(wasm_f64x2_sub(p, wasm_f64x2_sub(s, t)), wasm_f64x2_sub(c, t));
     const v128_t inexact = wasm_v128_and(lanes, wasm_f64x2_ne(e, wasm_f64x2_splat(0.0)));
     const v128_t even = wasm_i64x2_sub(wasm_v128_and(s, one), one); /* 0 or all ones */
     const v128_t away = wasm_v128_or(wasm_i64x2_shr(wasm_v128_xor(e, s), 63), one);
@@ -243,6 +242,131 @@ INLINE v128_t wasm_fma(int sparse, v128_t a, v128_t b, v128_t c)
         return exact_wasm(a, b, c);
     return r;
 }
+
+/* ---- chains at once
+ *
+ * Between two steps a chain is rounded to 24 bits, but stays in binary64: half of the last bit that is kept
+ * is added to the bits of the sum, and those below it are cut off. That saves four conversions. It is right
+ * unless the sum is midway, where nothing is left to cut off, or its exponent is none of binary32. Factors
+ * that are 0 or from 2^-50 to 2^40, and chains that begin below 2^100, exclude the latter: products are then
+ * multiples of 2^-146, so that sums are multiples of 2^-149, of which those below 2^-126 have 23 bits. */
+
+#define GROUP 8
+#define LEAST INTS(0x26800000 - 1)  /* 2^-50, less 1 as 0 then is the largest */
+#define MOST INTS(0x53800000)       /* 2^40 */
+#define MOST_BEGUN INTS(0x71800000) /* 2^100 */
+
+/* Magnitudes, as bits: the smallest less 1, and the largest. */
+typedef struct range_wasm {
+    v128_t least, most;
+} range_wasm;
+
+INLINE range_wasm range_with(range_wasm r, v128_t x)
+{
+    const v128_t magnitude = v_magnitude(x);
+    r.least = wasm_u32x4_min(r.least, wasm_i32x4_sub(magnitude, INTS(1)));
+    r.most = wasm_u32x4_max(r.most, magnitude);
+    return r;
+}
+
+/* Of n numbers of each of `rows` rows, n a multiple of 4. */
+INLINE range_wasm range_of(const float *x, int64_t rows, ptrdiff_t stride, int64_t n)
+{
+    range_wasm r = { INTS(-1), v_zero() };
+    int64_t i, j;
+    for (i = 0; i < rows; i++, x += stride)
+        for (j = 0; j < n; j += VL)
+            r = range_with(r, v_load(x + j));
+    return r;
+}
+
+INLINE int is_moderate(range_wasm r)
+{
+    return !vm_any(wasm_v128_or(wasm_u32x4_lt(r.least, LEAST), wasm_u32x4_gt(r.most, MOST)));
+}
+
+/* a * b + c of two lanes; all ones in *midway where that may be wrong. */
+INLINE v128_t wide_fma(v128_t a, v128_t b, v128_t c, v128_t *midway)
+{
+    const v128_t s = wasm_f64x2_add(wasm_f64x2_mul(a, b), c);
+    const v128_t up = wasm_i64x2_add(s, wasm_i64x2_splat(1 << 28));
+    const v128_t rounded = wasm_v128_and(up, wasm_i64x2_splat(-(1 << 29)));
+    *midway = wasm_v128_or(*midway, wasm_i64x2_eq(up, rounded));
+    return rounded;
+}
+
+/* Of any sum. */
+static __attribute__((noinline)) v128_t wide_exact(v128_t a, v128_t b, v128_t c)
+{
+    return LOW(wasm_f32x4_demote_f64x2_zero(odd_wasm(wasm_f64x2_mul(a, b), c, INTS(-1))));
+}
+
+/* Four numbers, two at a time. */
+INLINE void widen_four(v128_t *to, const float *from)
+{
+    to[0] = LOW(wasm_v128_load64_zero(from));
+    to[1] = LOW(wasm_v128_load64_zero(from + 2));
+}
+
+/* Whether chains of GROUP rows of x, or else columns, have exponents of binary32 throughout. */
+INLINE int are_moderate(int of_rows, int width, int rows, const simd_chains *z, const float *x,
+                        const float *c)
+{
+    const v128_t begun = z->fresh ? v_zero() : range_of(c, GROUP, rows, width * VL).most;
+    return (!of_rows || z->n % VL == 0) && !vm_any(wasm_u32x4_gt(begun, MOST_BEGUN)) &&
+           is_moderate(range_of(z->b, z->n, rows, width * VL)) &&
+           is_moderate(of_rows ? range_of(x, GROUP, z->xi, z->n) : range_of(x, z->n, z->xt, GROUP));
+}
+
+/* GROUP chains of `width` vectors; 0 and nothing done if they are left to v_fma. Midways end chains of rows,
+ * which are those of Q K^T. In P V they are frequent, as the largest p of a row is 1, and are repaired. */
+INLINE int wide_chains(int of_rows, int width, int rows, const simd_chains *z, int64_t first)
+{
+    const ptrdiff_t xi = of_rows ? z->xi : 1, xt = of_rows ? 1 : z->xt;
+    float *c = z->c + first * rows;
+    const float *x = z->x + first * xi, *b = z->b;
+    v128_t acc[GROUP][4], all = v_zero();
+    int64_t t;
+    if (!are_moderate(of_rows, width, rows, z, x, c))
+        return 0;
+    EACH(i, GROUP)
+        EACH(v, width)
+            if (z->fresh)
+                acc[i][2 * v] = acc[i][2 * v + 1] = v_zero();
+            else
+                widen_four(acc[i] + 2 * v, c + i * rows + v * VL);
+    for (t = 0; t < z->n && !(of_rows && vm_any(all)); t++, x += xt, b += rows) {
+        v128_t y[4];
+        EACH(v, width)
+            widen_four(y + 2 * v, b + v * VL);
+        EACH(i, GROUP) {
+            const v128_t a = wasm_f64x2_splat((double)x[i * xi]);
+            v128_t midway = v_zero(), sums[4];
+            EACH(v, 2 * width)
+                sums[v] = wide_fma(a, y[v], acc[i][v], &midway);
+            if (!of_rows && RARE(vm_any(midway)))
+                EACH(v, 2 * width)
+                    sums[v] = wide_exact(a, y[v], acc[i][v]);
+            EACH(v, 2 * width)
+                acc[i][v] = sums[v];
+            all = wasm_v128_or(all, midway);
+            PIN(all); /* clang else gathers all of them first */
+        }
+    }
+    if (of_rows && vm_any(all))
+        return 0;
+    EACH(i, GROUP)
+        EACH(v, width) {
+            const v128_t sum = narrow_wasm(acc[i][2 * v], acc[i][2 * v + 1]);
+            v_store(c + i * rows + v * VL, z->scaled ? v_mul(sum, v_set1(z->factor)) : sum);
+        }
+    return 1;
+}
+
+#define v_chains(width, count, rows, chains, first)                                                \
+    ((count) == GROUP && ((chains)->xt == 1   ? wide_chains(1, width, rows, chains, first)         \
+                          : (chains)->xi == 1 ? wide_chains(0, width, rows, chains, first)         \
+                                              : 0))
 
 #define SPARSE 0
 #define ISA wasm
