@@ -32,7 +32,10 @@ Q := $(if $(V),,@)
 # Windows: by mingw, or by clang for it. The compiler writes NAME.exe where NAME is asked for, and
 # libraries are loaded without -ldl.
 WINDOWS := $(filter %-mingw32 %-windows-gnu,$(shell $(CC) -dumpmachine 2> /dev/null))
-DL := $(if $(WINDOWS),,-ldl)
+# WebAssembly: clang with the C library of WASI, which emulates signals and clocks where it is asked to.
+# Its linker gives a stack of 64 KiB otherwise.
+WASM := $(filter wasm32-%,$(shell $(CC) -dumpmachine 2> /dev/null))
+DL := $(if $(WASM),-lwasi-emulated-signal -lwasi-emulated-process-clocks,$(if $(WINDOWS),,-ldl))
 , := ,
 VERSION := $(shell sed -n 's/^.define ATTN_VERSION_STRING "\(.*\)".*/\1/p' attn.h)
 REVISION := $(shell git describe --always --dirty 2>/dev/null || echo none)
@@ -43,13 +46,14 @@ WARNINGS := -pedantic -Wall -Wextra -Wconversion -Wshadow
 OMP      := $(if $(OPENMP),-fopenmp)
 # The C library of Windows knows neither %zu nor %lld; mingw's isnan narrows where it is not used.
 CLIB     := $(if $(WINDOWS),-D__USE_MINGW_ANSI_STDIO=1 $(if $(findstring clang,$(CC)),,-DPRINTF_STYLE=gnu_printf) -Wno-float-conversion)
+CLIB     += $(if $(WASM),-D_WASI_EMULATED_SIGNAL -D_WASI_EMULATED_PROCESS_CLOCKS)
 COMPILE  := $(CC) $(REQUIRED) $(WARNINGS) $(CLIB) $(OMP) $(CPPFLAGS)
-LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS) $(if $(WINDOWS),-static)
+LINK     := $(CC) $(OMP) $(CFLAGS) $(LDFLAGS) $(if $(WINDOWS),-static) $(if $(WASM),-Wl$(,)-z$(,)stack-size=8388608)
 
 LIB     := $(BUILD)/libattn.a
 # Shared libraries of other systems are for CMakeLists.txt. Before version 1.0 every minor version may
 # change structs, so its number belongs to the soname.
-SHARED  ?= $(if $(WINDOWS),,$(if $(filter Linux %BSD,$(shell uname -s)),yes))
+SHARED  ?= $(if $(WINDOWS)$(WASM),,$(if $(filter Linux %BSD,$(shell uname -s)),yes))
 ABI     := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(basename $(basename $(VERSION))))
 SHARED_LIB := $(if $(SHARED),$(BUILD)/libattn.so.$(VERSION))
 SHARED_LINKS := $(if $(SHARED),libattn.so.$(ABI) libattn.so)
@@ -64,14 +68,15 @@ ROOMS    := $(wildcard src/*.[ch] src/*/*.[ch])
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine and is a stub where it does not belong. SIMD= leaves
 # all of them out.
-SIMD_KNOWN := avx512 avx2 neon sse2
+SIMD_KNOWN := avx512 avx2 neon sse2 wasm
 SIMD    ?= $(SIMD_KNOWN)
 $(if $(filter-out $(SIMD_KNOWN),$(SIMD)),$(error SIMD: no kernels '$(filter-out $(SIMD_KNOWN),$(SIMD))'; there are $(SIMD_KNOWN)))
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
 SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
-                $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2)
+                $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2) \
+                $(if $(filter wasm,$(SIMD)),-DATTN_SIMD_WASM)
 # Code that this CPU cannot run shows nothing in programs that are built to be run, and under sanitizers
 # costs a minute. check-werror compiles all of it.
 RUNNABLE_SIMD = $(filter-out $(shell test -r /proc/cpuinfo && ! grep -qw avx512f /proc/cpuinfo && \

@@ -75,6 +75,8 @@
 #endif
 #ifdef FMA_SECOND_BUILD
 #define SOFT_FMA_WHY "this CPU has no FMA"
+#elif defined __wasm__
+#define SOFT_FMA_WHY "WebAssembly has no such instruction"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
@@ -975,6 +977,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
@@ -987,6 +990,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
@@ -1966,7 +1970,7 @@ typedef struct chains {
 } chains;
 
 /* A strip has eight lanes, or one where there are no vectors, so that no lane without a row is computed.
- * These are eight chains in one strip, or four in two: then a step loads six numbers or
+ * A body computes eight chains in one strip, or four in two: then a step loads six numbers or
  * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */
@@ -2715,6 +2719,13 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 #else
 #define ON_ARM64 0
 #endif
+#ifdef __wasm__
+#define ON_WASM 1
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#else
+#define ON_WASM 0
+#define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
+#endif
 
 /* cpuid, and the word of xgetbv that says which registers the operating system saves. */
 #if ON_X86 && GNU_C
@@ -2910,6 +2921,10 @@ static const struct kernel_source {
     { "sse2", attn_kernels_sse2, 0, ON_X86, 0, NEEDS_SSE2 },
     { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
+#ifdef ATTN_SIMD_WASM
+    { "wasm", attn_kernels_wasm, 0, ON_WASM, 0, 0 },
+    { "wasm_narrow", attn_kernels_wasm_narrow, 1, ON_WASM, 0, 0 },
+#endif
     { "portable", get_portable, 0, 1, 0, 0 },
 };
 
@@ -2966,7 +2981,7 @@ static void put_absent(text *why, int runnable, const char *because)
 static void put_missing_kernels(text *why)
 {
     put_absent(why, 0, ": this CPU or its operating system cannot run them");
-    put_absent(why, 1, ": stubs, because only gcc, clang and clang-cl compile them");
+    put_absent(why, 1, STUBS_WHY);
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)
@@ -4206,8 +4221,8 @@ typedef struct plan {
     tuning tuning;
     int impl;       /* impl is TILED or NAIVE. */
     int rows, keys; /* These are the sizes of a tile. */
-    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
-    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
+    int small; /* 0, or the plan needs little memory, and halves tiles of keys small - 1 times. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;
@@ -10725,7 +10740,7 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
  * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
  * a small plan, so the workspace of a call holds any shorter one. Where not even that fits, tiles of keys
- * are halved until one worker does. */
+ * are halved until one worker does: to a block, or to a panel with kernels whose sums follow panels. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -10735,7 +10750,7 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         int small;
         int64_t worker_bytes;
     } tries[] = { { 0, usual }, { 0, each }, { 1, usual } };
-    int best = -1, most = -1, last = -1, n, i;
+    int best = -1, most = -1, last = -1, least, n, i;
     for (i = 0; i < COUNT_OF(tries); i++) {
         plan_call(pr, pl, tries[i].small, tries[i].worker_bytes);
         last = i;
@@ -10747,7 +10762,8 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= ATTN_BLOCK; i++) {
+    least = pl->kernels->pack_values ? ATTN_PANEL_KEYS : ATTN_BLOCK;
+    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= least; i++) {
         plan_call(pr, pl, i, usual);
         most = workers_within(pr, pl, bytes);
         last = best;
@@ -10942,6 +10958,12 @@ OWN_FRAME ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t 
     return size_of_call(p, &pr, &why, bytes);
 }
 
+static void tell_log(const attn_params *p, int level, const char *sentence)
+{
+    if (HAS_SENTENCES && p->log)
+        p->log(p->log_user, level, sentence);
+}
+
 /* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
@@ -10954,8 +10976,7 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
     }
-    if (p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    tell_log(p, ATTN_LOG_INFO, sentence);
     return 0;
 }
 
@@ -10975,7 +10996,7 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
     text why = text_in(sentence, sizeof sentence);
     tuning t;
     if (p->tuning && p->log && !read_tuning(p->tuning, "", &t, &why))
-        p->log(p->log_user, ATTN_LOG_WARNING, sentence);
+        tell_log(p, ATTN_LOG_WARNING, sentence);
 }
 
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)
@@ -16697,8 +16718,8 @@ OWN_FRAME static attn_status start_backward(const attn_params *p, const attn_gra
         return status;
     if (p->backend && !c.info.reasons[0]) /* It does not refuse. */
         return p->backend->run_gradients(p->backend, &c.pr, &c.grads, workspace, bytes);
-    if (p->backend && p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, c.info.reasons);
+    if (p->backend)
+        tell_log(p, ATTN_LOG_INFO, c.info.reasons);
     *opened = open_backward(&c, p, workspace, bytes);
     return ATTN_OK;
 }

@@ -141,7 +141,8 @@
  *   ATTN_SCALAR      makes the portable kernels compute only lanes with a row, as they do where no
  *                    instruction takes several floats. No bit of a result depends on it.
  *   ATTN_WITHOUT_SENTENCES   leaves out every sentence about a call, for machines that nobody reads: the
- *                    check functions give the name of the status, and texts stay empty.
+ *                    check functions give the name of the status, other texts stay empty, and p.log
+ *                    hears nothing.
  *   ATTN_UNOPTIMIZED silences the note by which gcc and clang say that attn.c is compiled without
  *                    optimisation.
  */
@@ -262,12 +263,14 @@
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
+#define attn_kernels_wasm ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm)
 #define attn_kernels_avx512_amx ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_amx)
 #define attn_kernels_neon_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_bf16)
 #define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
 #define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
 #define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
+#define attn_kernels_wasm_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_narrow)
 #endif
 
 #ifdef __cplusplus

@@ -83,6 +83,8 @@
 #endif
 #ifdef FMA_SECOND_BUILD
 #define SOFT_FMA_WHY "this CPU has no FMA"
+#elif defined __wasm__
+#define SOFT_FMA_WHY "WebAssembly has no such instruction"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
@@ -522,6 +524,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
@@ -534,6 +537,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */
@@ -4389,8 +4393,8 @@ typedef struct plan {
     tuning tuning;
     int impl;       /* impl is TILED or NAIVE. */
     int rows, keys; /* These are the sizes of a tile. */
-    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
-    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
+    int small; /* 0, or the plan needs little memory, and halves tiles of keys small - 1 times. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;

@@ -3,6 +3,7 @@
  */
 #include "../bench/commands/json_read.h"
 #include "../tests/cases.h"
+#include "../tests/system.h"
 #include "../tests/test.h"
 
 #include <stdio.h>
@@ -75,7 +76,7 @@ FUZZ_HARNESS(json, "JSON that the bench reads back: a sentence, or every value f
 FUZZ_HARNESS(cases, "case.txt of a conformance case")
 {
     static test_case c;
-    FILE *file = tmpfile();
+    FILE *file = system_temporary_file();
     int held;
     memset(&c, 0, sizeof c);
     c.dir = "tests/cases/bool_mask_empty_row_softmax";

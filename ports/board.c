@@ -69,7 +69,6 @@ static attn_params shaped(int heads, int kv_heads, int rows, int keys, int dim)
     p.seq_len_kv = keys;
     p.head_dim = dim;
     p.causal = 1;
-    p.tile_keys = 16;
     p.q.data = q;
     p.k.data = k;
     p.v.data = v;
@@ -159,12 +158,14 @@ static int run_decode(attn_params *p)
     return forward(p);
 }
 
-/* Of half the heads, for the sake of the workspace. dout is o, which makes the loss half the sum of o * o. */
+/* Of half the heads and in small tiles, for the sake of the workspace. dout is o, which makes the loss half
+ * the sum of o * o. */
 static int run_gradients(attn_params *p)
 {
     attn_gradients g = { 0 };
     p->num_heads_q = 2;
     p->num_heads_kv = 1;
+    p->tile_keys = 16;
     p->stats.data = stats;
     if (!forward(p))
         return 0;

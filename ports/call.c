@@ -11,7 +11,7 @@ int main(void)
 {
     attn_params p = { 0 };
     p.batch = p.num_heads_q = p.causal = 1;
-    p.seq_len_q = p.seq_len_kv = p.head_dim = p.tile_keys = 16;
+    p.seq_len_q = p.seq_len_kv = p.head_dim = 16;
     p.q.data = q;
     p.k.data = k;
     p.v.data = v;

@@ -82,8 +82,8 @@ typedef struct plan {
     tuning tuning;
     int impl;       /* impl is TILED or NAIVE. */
     int rows, keys; /* These are the sizes of a tile. */
-    int small;      /* n > 0 puts little memory first: tiles of keys are halved n - 1 times. */
-    int gathered;   /* Nonzero means that row tiles read only the keys of their list. */
+    int small; /* 0, or the plan needs little memory, and halves tiles of keys small - 1 times. */
+    int gathered;         /* Nonzero means that row tiles read only the keys of their list. */
     int64_t worker_bytes; /* A worker's row tiles may share this number of bytes. */
     /* An item of the first list has this number of row tiles, which share K and V tiles. */
     int item_tiles;

@@ -71,6 +71,8 @@
 #endif
 #ifdef FMA_SECOND_BUILD
 #define SOFT_FMA_WHY "this CPU has no FMA"
+#elif defined __wasm__
+#define SOFT_FMA_WHY "WebAssembly has no such instruction"
 #else
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif

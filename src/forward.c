@@ -87,7 +87,7 @@ static int workers_within(const problem *pr, const plan *pl, size_t bytes)
  * worker, as a shorter call may want larger slots or memory to divide keys than the call whose
  * workspace it is; and the small plan. Fewer rows, keys, row tiles and tree slots need less each in
  * a small plan, so the workspace of a call holds any shorter one. Where not even that fits, tiles of keys
- * are halved until one worker does. */
+ * are halved until one worker does: to a block, or to a panel with kernels whose sums follow panels. */
 static int plan_within(const problem *pr, plan *pl, size_t bytes)
 {
     const int64_t usual = INT64_MAX, limit = ADDRESS_LIMIT;
@@ -97,7 +97,7 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         int small;
         int64_t worker_bytes;
     } tries[] = { { 0, usual }, { 0, each }, { 1, usual } };
-    int best = -1, most = -1, last = -1, n, i;
+    int best = -1, most = -1, last = -1, least, n, i;
     for (i = 0; i < COUNT_OF(tries); i++) {
         plan_call(pr, pl, tries[i].small, tries[i].worker_bytes);
         last = i;
@@ -109,7 +109,8 @@ static int plan_within(const problem *pr, plan *pl, size_t bytes)
         if (i == 0 && n == pl->workers)
             break;
     }
-    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= ATTN_BLOCK; i++) {
+    least = pl->kernels->pack_values ? ATTN_PANEL_KEYS : ATTN_BLOCK;
+    for (i = 2; most == 0 && pr->p.tile_keys >> (i - 1) >= least; i++) {
         plan_call(pr, pl, i, usual);
         most = workers_within(pr, pl, bytes);
         last = best;
@@ -304,6 +305,12 @@ OWN_FRAME ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t 
     return size_of_call(p, &pr, &why, bytes);
 }
 
+static void tell_log(const attn_params *p, int level, const char *sentence)
+{
+    if (HAS_SENTENCES && p->log)
+        p->log(p->log_user, level, sentence);
+}
+
 /* forward_backend runs the call on the backend and returns 1, or logs why not and returns 0. */
 OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size_t bytes,
                                      attn_status *status)
@@ -316,8 +323,7 @@ OWN_FRAME static int forward_backend(const attn_params *p, void *workspace, size
         *status = p->backend->run(p->backend, &pr, workspace, bytes);
         return 1;
     }
-    if (p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, sentence);
+    tell_log(p, ATTN_LOG_INFO, sentence);
     return 0;
 }
 
@@ -337,7 +343,7 @@ OWN_FRAME static void warn_of_tuning(const attn_params *p)
     text why = text_in(sentence, sizeof sentence);
     tuning t;
     if (p->tuning && p->log && !read_tuning(p->tuning, "", &t, &why))
-        p->log(p->log_user, ATTN_LOG_WARNING, sentence);
+        tell_log(p, ATTN_LOG_WARNING, sentence);
 }
 
 ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t workspace_bytes)

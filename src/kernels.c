@@ -54,7 +54,7 @@ typedef struct chains {
 } chains;
 
 /* A strip has eight lanes, or one where there are no vectors, so that no lane without a row is computed.
- * These are eight chains in one strip, or four in two: then a step loads six numbers or
+ * A body computes eight chains in one strip, or four in two: then a step loads six numbers or
  * vectors for eight products and not nine. One lane loop of exactly eight over separate arrays is what
  * gcc 12 and clang 14 both turn into registers at -O2; 16 lanes or an array of arrays fell to 10-45 %
  * of the AVX2 FMA peak in one of them. */

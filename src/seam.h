@@ -210,6 +210,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
@@ -222,6 +223,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */

@@ -21,6 +21,13 @@
 #else
 #define ON_ARM64 0
 #endif
+#ifdef __wasm__
+#define ON_WASM 1
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#else
+#define ON_WASM 0
+#define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
+#endif
 
 /* cpuid, and the word of xgetbv that says which registers the operating system saves. */
 #if ON_X86 && GNU_C
@@ -216,6 +223,10 @@ static const struct kernel_source {
     { "sse2", attn_kernels_sse2, 0, ON_X86, 0, NEEDS_SSE2 },
     { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
+#ifdef ATTN_SIMD_WASM
+    { "wasm", attn_kernels_wasm, 0, ON_WASM, 0, 0 },
+    { "wasm_narrow", attn_kernels_wasm_narrow, 1, ON_WASM, 0, 0 },
+#endif
     { "portable", get_portable, 0, 1, 0, 0 },
 };
 
@@ -272,7 +283,7 @@ static void put_absent(text *why, int runnable, const char *because)
 static void put_missing_kernels(text *why)
 {
     put_absent(why, 0, ": this CPU or its operating system cannot run them");
-    put_absent(why, 1, ": stubs, because only gcc, clang and clang-cl compile them");
+    put_absent(why, 1, STUBS_WHY);
 }
 
 static const attn_kernels *find_kernels(const char *name, size_t length)

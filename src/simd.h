@@ -17,6 +17,8 @@
  *   vf, vm         a vector of floats, a mask of lanes
  *   v_load(p) v_store(p, x) v_set1(f) v_zero()
  *   v_fma(a, b, c) a * b + c rounded once;  v_add v_sub v_mul v_div
+ *   v_chains(width, count, rows, chains, first)  not defined, or a way of the set's own to compute chains at
+ *                  once: 0 if it leaves them to v_fma
  *   v_max(a, b)    a > b ? a : b, so that a NaN gives b
  *   v_gt v_lt v_eq(a, b)  ordered;  v_nan(x)  unordered with itself
  *   v_select(m, a, b)     m ? a : b;  vm_and(m, n);  vm_any(m);  vm_all(m)
@@ -409,6 +411,10 @@ INLINE void isa(step)(simd_way w, int count, vf (*acc)[NV], const float *x, ptrd
     }
 }
 
+#ifndef v_chains
+#define v_chains(width, count, rows, chains, first) 0
+#endif
+
 /* `count` chains, a constant, from `first` on. */
 INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t first)
 {
@@ -418,6 +424,8 @@ INLINE void isa(chains)(simd_way w, int count, const simd_chains *z, int64_t fir
     const int64_t n = z->n;
     vf acc[MAX_CHAINS][NV];
     int64_t t;
+    if (!w.select && v_chains(w.width, count, ROWS, z, first))
+        return;
     if (z->fresh)
         EACH(i, count)
             EACH(v, w.width)

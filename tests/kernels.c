@@ -771,8 +771,9 @@ static void check_pv(const sizes *z)
 {
     const int rows = tested->rows;
     const attn_lanes lanes = random_lanes(), all = { 0, portable->rows };
-    float *p = normal_matrix((int64_t)z->n * rows, 1), *v = key_rows(z), *p_few, *o_few;
-    float *o = normal_matrix(z->dim * rows, 1), *alpha = normal_matrix(rows, 1);
+    const float size = rng_chance(30) ? 0x1p-130f : 1; /* subnormal sums */
+    float *p = normal_matrix((int64_t)z->n * rows, size), *v = key_rows(z), *p_few, *o_few;
+    float *o = normal_matrix(z->dim * rows, size), *alpha = normal_matrix(rows, 1);
     attn_product q, q_few;
     for (int64_t i = 0; i < (int64_t)z->n * rows; i++)
         p[i] = p[i] > 0 ? p[i] : z->dead;

@@ -10,7 +10,6 @@
 #if defined __unix__ || defined __APPLE__
 #include <dlfcn.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -157,6 +156,18 @@ static void *find_symbol(void *library, const char *name)
 {
     (void)library, (void)name;
     return NULL;
+}
+#endif
+
+#ifdef __wasi__
+FILE *system_temporary_file(void)
+{
+    return NULL;
+}
+#else
+FILE *system_temporary_file(void)
+{
+    return tmpfile();
 }
 #endif
 

@@ -1,10 +1,12 @@
-/* system.h - what tests and bench ask of the operating system: threads, pages without access, libraries.
+/* system.h - what tests and bench ask of the operating system: threads, pages without access, files,
+ * libraries.
  * SPDX-License-Identifier: MIT
  */
 #ifndef ATTN_TESTS_SYSTEM_H
 #define ATTN_TESTS_SYSTEM_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #if defined __unix__ || defined __APPLE__ || defined __MINGW32__ /* mingw has winpthreads */
 #include <pthread.h>
@@ -23,6 +25,9 @@ void system_unmap(void *pages, size_t bytes);
 
 /* Whether a write to this byte ends the program; -1: nobody can tell. */
 int system_dies(volatile unsigned char *at);
+
+/* An empty file that is gone when it is closed; NULL: the system has none. */
+FILE *system_temporary_file(void);
 
 /* Loads the library of OpenCL, as attn_opencl_open does; NULL: there is none. */
 void *system_opencl(void);

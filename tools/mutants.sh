@@ -23,17 +23,22 @@
 # see `unchanged`.
 #
 # Mutants of a set that this machine cannot run are left out with a sentence. Those of NEON are
-# built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static, where both exist.
+# built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static, where both exist; those of
+# WebAssembly by WASM_CC with WASM_AR, and run by WASM_RUN: .ci/run names what it fetches.
 
 cd "$(dirname "$0")/.." || exit 1
 list=tools/mutants.txt
 cases=tools/mutants_cases.txt
 jobs=${JOBS:-2}
-defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
+defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2 -DATTN_SIMD_WASM"
 # gcc 12 takes 1.8 s for attn.c and 1.5 s for a SIMD file with -Og, twice that with -O1; with -O0 the
 # portable kernels would need up to 15 times as long, and all else is compiled in half of it, by
 # clang 14 in 0.3 s.
 flags="-std=c99 -ffp-contract=off -Og -w"
+
+# What the Makefile says, where it finds this compiler.
+wasi="-D_WASI_EMULATED_SIGNAL -D_WASI_EMULATED_PROCESS_CLOCKS -Wl,-z,stack-size=8388608"
+wasi="$wasi -lwasi-emulated-signal -lwasi-emulated-process-clocks"
 
 # Prints lines "id ## file ## old ## new ## set:groups ## note" of list $1.
 mutants() {
@@ -66,10 +71,18 @@ limited() {
     if command -v timeout > /dev/null; then timeout 300 "$@"; else "$@"; fi
 }
 
-# ---- machines: this one, and "arm" for sets that it cannot run but an emulator can
+# ---- machines: this one, and "arm" and "wasm" for sets that it cannot run but others can
 
 compiler_of() {
-    case $1 in arm) echo "${CROSS:-aarch64-linux-gnu-gcc} -static" ;; *) echo "${CC:-cc}" ;; esac
+    case $1 in
+    arm) echo "${CROSS:-aarch64-linux-gnu-gcc} -static" ;;
+    wasm) echo "${WASM_CC:-no-compiler} $wasi" ;;
+    *) echo "${CC:-cc}" ;;
+    esac
+}
+
+archiver_of() {
+    case $1 in wasm) echo "${WASM_AR:-ar}" ;; *) echo "${AR:-ar}" ;; esac
 }
 
 # compiler_for MACHINE OPTION...: of one file.
@@ -81,11 +94,16 @@ compiler_for() {
 }
 
 runner_of() {
-    case $1 in arm) echo qemu-aarch64-static ;; esac
+    case $1 in arm) echo qemu-aarch64-static ;; wasm) echo "${WASM_RUN:-}" ;; esac
 }
 
 machine_of() { # of kernel set $1
-    case $1-$(uname -m) in neon*-aarch64) echo here ;; neon*) echo arm ;; *) echo here ;; esac
+    case $1-$(uname -m) in
+    neon*-aarch64) echo here ;;
+    neon*) echo arm ;;
+    wasm*) echo wasm ;;
+    *) echo here ;;
+    esac
 }
 
 compile() { # machine, source, object, more options; the last one of -O counts
@@ -107,13 +125,13 @@ link() { # machine, program, objects
 # Makes the unchanged test program of a machine, in $out/MACHINE with its objects in obj.
 build_machine() {
     MAKEFLAGS='' make -s -j"$jobs" BUILD="$out/$1" CC="$(compiler_of "$1")" CFLAGS="-Og -w" LDFLAGS= \
-        ASSERT=1 OPENMP= SIMD="avx512 avx2 neon sse2" "$out/$1/test" > /dev/null
+        AR="$(archiver_of "$1")" ASSERT=1 OPENMP= SIMD="avx512 avx2 neon sse2 wasm" "$out/$1/test" > /dev/null
 }
 
 # Tells whether the tests of a machine can run: this one has to.
 machine_runs() {
     [ "$1" = here ] || {
-        command -v "$(compiler_of "$1" | sed 's/ .*//')" && command -v "$(runner_of "$1")"
+        command -v "$(compiler_of "$1" | sed 's/ .*//')" && command -v "$(runner_of "$1" | sed 's/ .*//')"
     } > /dev/null
 }
 

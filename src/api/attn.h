@@ -141,7 +141,8 @@
  *   ATTN_SCALAR      makes the portable kernels compute only lanes with a row, as they do where no
  *                    instruction takes several floats. No bit of a result depends on it.
  *   ATTN_WITHOUT_SENTENCES   leaves out every sentence about a call, for machines that nobody reads: the
- *                    check functions give the name of the status, and texts stay empty.
+ *                    check functions give the name of the status, other texts stay empty, and p.log
+ *                    hears nothing.
  *   ATTN_UNOPTIMIZED silences the note by which gcc and clang say that attn.c is compiled without
  *                    optimisation.
  */

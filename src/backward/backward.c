@@ -256,8 +256,8 @@ OWN_FRAME static attn_status start_backward(const attn_params *p, const attn_gra
         return status;
     if (p->backend && !c.info.reasons[0]) /* It does not refuse. */
         return p->backend->run_gradients(p->backend, &c.pr, &c.grads, workspace, bytes);
-    if (p->backend && p->log)
-        p->log(p->log_user, ATTN_LOG_INFO, c.info.reasons);
+    if (p->backend)
+        tell_log(p, ATTN_LOG_INFO, c.info.reasons);
     *opened = open_backward(&c, p, workspace, bytes);
     return ATTN_OK;
 }
