@@ -912,6 +912,13 @@ INLINE int isa(rows_of)(attn_lanes lanes)
     return count <= 2 ? count : count <= 4 ? 4 : count <= FEW ? FEW : 0;
 }
 
+/* What is for FEW rows alone: no second copy of what 4 have. */
+#if FEW > 4
+#define OF_MOST(code) code
+#else
+#define OF_MOST(code)
+#endif
+
 /* Where a table has the function for this number of rows. */
 INLINE int isa(way_of)(int rows)
 {
@@ -1073,10 +1080,10 @@ INLINE void isa(qk_rows)(int dtype, int rows, const simd_block *b)
     QK_ROWS(name##_1, dtype, 1)                                                                    \
     QK_ROWS(name##_2, dtype, 2)                                                                    \
     QK_ROWS(name##_4, dtype, 4)                                                                    \
-    QK_ROWS(name##_most, dtype, FEW)
+    OF_MOST(QK_ROWS(name##_most, dtype, FEW))
 #define WAYS(name)                                                                                 \
     {                                                                                              \
-        isa(name##_1), isa(name##_2), isa(name##_4), isa(name##_most)                              \
+        isa(name##_1), isa(name##_2), isa(name##_4), OF_MOST(isa(name##_most))                     \
     }
 QK_TYPE(qk_f32, ATTN_F32)
 QK_TYPE(qk_f16, ATTN_F16)
@@ -1367,10 +1374,11 @@ INLINE void isa(pv_rows)(int dtype, int rows, int vectors, const simd_columns *q
     PV_SIZES(name##_1, dtype, 1, 8)                                                                \
     PV_SIZES(name##_2, dtype, 2, 4)                                                                \
     PV_SIZES(name##_4, dtype, 4, VECTORS_OF_4(dtype))                                              \
-    PV_SIZES(name##_most, dtype, FEW, 2)
+    OF_MOST(PV_SIZES(name##_most, dtype, FEW, 2))
 #define WAYS_OF_SIZE(name, size)                                                                   \
     {                                                                                              \
-        isa(name##_1##size), isa(name##_2##size), isa(name##_4##size), isa(name##_most##size)      \
+        isa(name##_1##size), isa(name##_2##size), isa(name##_4##size),                             \
+            OF_MOST(isa(name##_most##size))                                                        \
     }
 #define PV_WAYS(size)                                                                              \
     {                                                                                              \
@@ -2262,7 +2270,7 @@ INLINE void isa(few_units)(int way, int dtype, int rows, const attn_product *p, 
     FEW_UNITS(name##_1, target, way, dtype, 1)                                                     \
     FEW_UNITS(name##_2, target, way, dtype, 2)                                                     \
     FEW_UNITS(name##_4, target, way, dtype, 4)                                                     \
-    FEW_UNITS(name##_most, target, way, dtype, FEW)
+    OF_MOST(FEW_UNITS(name##_most, target, way, dtype, FEW))
 #define FEW_UNITS_IN(name, target, way)                                                            \
     FEW_UNITS_OF(name##_q8_0, target, way, ATTN_Q8_0)                                              \
     FEW_UNITS_OF(name##_q5_0, target, way, ATTN_Q5_0)                                              \
