@@ -4,7 +4,7 @@
 #
 #     sh tests/subsets.sh        (from the root of the repository)
 #
-# EVERY=2 lets gcc and clang take turns, one for each commit.
+# EVERY=N lets gcc and clang take turns: each has one of N commits, N at least 2.
 #
 # Copies just the two files, and builds with each compiler at hand a program that prints a hash of
 # one small call's output: no flags, every standard, optimisation levels, as C++ caller, static,
