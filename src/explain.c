@@ -99,6 +99,13 @@ static void explain_lists(const attn_params *p, const plan *pl, text *why)
                               : "; rows pass over keys that are not listed");
 }
 
+static void explain_short(const attn_params *asked, text *why)
+{
+    short_call c;
+    if (open_short(asked, &c))
+        put(why, "; short: from the parameters to the kernels, without items");
+}
+
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
                          attn_info *info)
 {
@@ -106,6 +113,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     const attn_params *p = &pr->p;
     int answer;
     explain_impl(pr, pl, &why);
+    explain_short(asked, &why);
     explain_prefix(pl, &why);
     explain_lists(p, pl, &why);
     put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */

@@ -7,6 +7,7 @@
 #include "validate.c"
 #include "gather.c"
 #include "run.c"
+#include "short.c"
 
 ATTN_API const char *attn_version(void)
 {
@@ -233,7 +234,14 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
                                 char *buffer, size_t buffer_bytes)
 {
     text why = text_in(buffer, buffer_bytes);
-    const attn_status status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
+    short_call c;
+    attn_status status;
+    if (HAS_LONG_CALLS) {
+        status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
+    } else {
+        status = begin_short(p, workspace, bytes, &c);
+        put(&why, "attn_forward takes short calls alone (ATTN_WITHOUT_LONG_CALLS)");
+    }
     return verdict(status, buffer, &why);
 }
 
@@ -294,6 +302,8 @@ OWN_FRAME ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t 
     if (!bytes)
         return ATTN_ERR_ARG;
     *bytes = 0;
+    if (!HAS_LONG_CALLS)
+        return size_of_short(p, bytes);
     status = validate(p, &pr, 0, &why);
     if (status)
         return status;
@@ -350,7 +360,10 @@ ATTN_API attn_status attn_forward(const attn_params *p, void *workspace, size_t 
 {
     text why = text_in(NULL, 0);
     call *c;
-    attn_status status = check_call(p, workspace, workspace_bytes, &c, &why);
+    attn_status status = forward_short(p, workspace, workspace_bytes);
+    if (!status || !HAS_LONG_CALLS)
+        return status;
+    status = check_call(p, workspace, workspace_bytes, &c, &why);
     if (status || is_empty(p))
         return status;
     if (p->backend && forward_backend(p, workspace, workspace_bytes, &status))

@@ -1211,6 +1211,87 @@ static void law_idle_lanes(int round)
           (long long)rows);
 }
 
+/* Calls with nothing but sizes, lengths and causal are short; test_run compares them with the long way. One
+ * more field makes a call of another kind. */
+static int short_calls;
+
+static void make_short(test_problem *t, int one_more)
+{
+    static const char *const names[] = { "causal",   "kv_len",   "q_len",    "gqa",     "bshd",
+                                         "odd_dims", "scale",    "window",   "chunked", "softcap",
+                                         "bool",     "key_base", "kv_begin", "sinks",   "softmax1",
+                                         "alibi",    "bias_f32", "segments", "dropout", "prefix" };
+    enum { SHORT_NAMES = 7, NAMES = sizeof names / sizeof *names };
+    int list[NAMES], count = 0;
+    test_shape s = shape_random();
+    attn_params p;
+    for (int n = 0; n < SHORT_NAMES; n++)
+        if (rng_chance(40))
+            list[count++] = feature_find(names[n]);
+    if (one_more)
+        list[count++] = feature_find(names[rng_int(SHORT_NAMES, NAMES - 1)]);
+    s.seq_kv = rng_int(0, 1) ? rng_int(1, 40) : rng_int(1, 256);
+    s.no_lse = 1;
+    s.stats = STATS_NEVER;
+    features_make(t, s, list, count);
+    if (!t->p.q_offset)
+        t->p.alignment = (int)rng_int(0, 1);
+    p = test_params(&t->p);
+    short_calls += test_is_short(&p);
+}
+
+static void law_short(int round)
+{
+    attn_kernels table = spy_on(attn_kernels_find(T.kernels), NULL);
+    test_problem t;
+    make_short(&t, round % 4 == 3);
+    T.table = &table;
+    problem_check(&t);
+    T.table = NULL;
+    CHECK(T.force_redo || spy.calls[SPY_pv_select] == 0, "rows are computed again");
+}
+
+/* An infinity or a NaN among the keys may be hidden or not. */
+static void law_short_poison(int round)
+{
+    test_problem t;
+    make_short(&t, 0);
+    for (int n = 0; n < 1 + round % 3; n++) {
+        test_tensor *x = rng_int(0, 1) ? &t.k : &t.v;
+        const int64_t head = rng_int(0, x->heads - 1), key = rng_int(0, x->seq - 1);
+        tensor_set(x, 0, head, key, rng_int(0, x->dim - 1), n % 2 ? NAN : INFINITY);
+    }
+    CHECK(test_run(&t.p) == ATTN_OK, "the call failed");
+}
+
+/* A short call runs in less than others need, and not in less than it touches. */
+static void law_short_memory(int round)
+{
+    size_t least = 0, enough = 0;
+    test_problem t, u;
+    attn_params p;
+    (void)round;
+    make_short(&t, 0);
+    u = t;
+    problem_new_output(&u);
+    if (!problem_run(&t))
+        return;
+    p = test_params(&u.p);
+    CHECK(attn_workspace_size(&p, &enough) == ATTN_OK, "attn_workspace_size failed");
+    while (least < enough) {
+        const size_t middle = least + (enough - least) / 2;
+        const int mark = test_mark();
+        if (attn_forward(&p, test_alloc(middle), middle) == ATTN_OK)
+            enough = middle;
+        else
+            least = middle + 1;
+        CHECK(test_margins() == 0, "bytes beyond a workspace of %lu were written",
+              (unsigned long)middle);
+        test_release_to(mark);
+    }
+    CHECK(problem_same_bits(&t, &u), "other bits in little memory");
+}
+
 /* ---- the group ------------------------------------------------------------------------------- */
 
 static const struct {
@@ -1247,6 +1328,9 @@ static const struct {
     { "empty tiles are not visited", law_work, 36 },
     { "rows before the first sequence", law_late_start, 8 },
     { "lanes without a row", law_idle_lanes, 24 },
+    { "short calls", law_short, 120 },
+    { "short calls, NaN and infinities", law_short_poison, 60 },
+    { "short calls in little memory", law_short_memory, 24 },
     { "partial states merged", law_merge, 24 },
     { "the sign of a zero in a state", law_zero_sign, 4 },
     { "attn_lse_merge", law_lse_merge, 24 },
@@ -1280,4 +1364,7 @@ TEST_GROUP(laws, RUN_EACH_SET, "what must be equal bit for bit: layouts, chunks,
     }
     CHECK(gathered > 0 || !all_cases_run(), "no call read only listed keys");
     CHECK(divided > 0 || !all_cases_run(), "no list of keys was divided among workers");
+    CHECK(short_calls > 0 || T.impl == ATTN_IMPL_NAIVE || T.force_redo || T.backend ||
+              !all_cases_run(),
+          "no call was short");
 }

@@ -73,6 +73,48 @@ void test_reword(attn_params *p, attn_gradients *g)
                        p->part.keys ? p->part.key_count : p->seq_len_kv);
 }
 
+/* ---- short calls: the long way, which a text of tuning asks for, gives the same bits */
+
+/* The elements of o in their order; their number is returned. */
+static size_t elements_of(const attn_params *p, float *to)
+{
+    attn_problem pr;
+    size_t n = 0;
+    CHECK(attn_problem_of(p, &pr, NULL, 0) == ATTN_OK, "attn_problem_of failed");
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->num_heads_q; h++)
+            for (int64_t s = 0; s < p->seq_len_q; s++)
+                for (int64_t d = 0; d < pr.p.head_dim_v; d++, n++)
+                    if (to != NULL)
+                        to[n] = ((const float *)
+                                     p->o.data)[b * pr.p.o.stride_batch + h * pr.p.o.stride_head +
+                                                s * pr.p.o.stride_seq + d];
+    return n;
+}
+
+int test_is_short(const attn_params *p)
+{
+    attn_info info;
+    return attn_explain(p, &info) == ATTN_OK && strstr(info.reasons, "; short: ") != NULL;
+}
+
+static void check_long_way(const attn_params *p, void *workspace, size_t need)
+{
+    attn_params q = *p;
+    size_t n;
+    float *o;
+    if (p->backend != NULL || !test_is_short(p))
+        return;
+    n = elements_of(p, NULL);
+    o = test_alloc(2 * n * sizeof *o);
+    elements_of(p, o);
+    q.tuning = "attn-tuning 1 end";
+    CHECK(!test_is_short(&q) && attn_forward(&q, workspace, need) == ATTN_OK,
+          "the long way failed");
+    elements_of(p, o + n);
+    CHECK(memcmp(o, o + n, n * sizeof *o) == 0, "a short call has other bits than the long way");
+}
+
 /* Workspace of `need` bytes after `shift` bytes of filler, so that its address is not aligned. */
 static attn_status run_in(const attn_params *p, size_t need, size_t shift)
 {
@@ -81,6 +123,8 @@ static attn_status run_in(const attn_params *p, size_t need, size_t shift)
     int filler_kept = 1;
     memset(memory, 0x5a, shift);
     status = attn_forward(p, memory + shift, need);
+    if (status == ATTN_OK)
+        check_long_way(p, memory + shift, need);
     for (size_t i = 0; i < shift; i++)
         filler_kept &= memory[i] == 0x5a;
     if (!filler_kept || test_margins() != 0)

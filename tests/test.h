@@ -316,6 +316,9 @@ void test_reword(attn_params *p, attn_gradients *g);
  * filled with NaN, between canaries, which are checked. Returns the status of attn_forward, or of
  * attn_workspace_size when that failed. */
 attn_status test_run(const attn_params *p);
+/* Whether attn_forward takes the call by the way of short ones. A run of such a call by the functions here
+ * is compared with the long way. */
+int test_is_short(const attn_params *p);
 /* The smallest workspace that attn_check takes, and a run in it. */
 size_t test_least_workspace(const attn_params *p);
 attn_status test_run_least(const attn_params *p);

@@ -11,7 +11,9 @@ typedef struct attn_info {
     const char *backend_name; /* "cpu", the name of the backend, or "none" if neither can run it */
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
-    int64_t items; /* pieces of work, with logits; of divided keys only the longest list counts */
+    /* Pieces of work, with logits; of divided keys only the longest list counts. A short call (see
+     * attn_forward) has none: it takes this way only where its arrays lie among each other. */
+    int64_t items;
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
     size_t workspace_bytes;            /* what attn_workspace_size gives */
     size_t workspace_bytes_per_worker; /* of these, what each worker takes */
