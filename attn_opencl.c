@@ -930,7 +930,7 @@ static inline float choose(int yes, float a, float b)
 /* src/fma.c - a * b + c rounded once, on every CPU.
  *
  * Where binary32 FMA is no instruction, binary64 hardware or integers give the same bits. Any NaN may
- * stand for another. tests/fma.c and tools/prove_math.c compare all forms.
+ * stand for another. tests/fma.c and tools/prove_fma.c compare all forms.
  */
 
 /* ---- by binary64 */
