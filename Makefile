@@ -4,7 +4,11 @@
 # Nothing here selects an instruction set, because attn.c asks the CPU at run time. make, make test
 # and make bench need only `cc` and `make`; `make check` uses clang and python3 too where they exist.
 
+# A variable to GNU make, and an end with this sentence to bmake, the make of BSD:
+.error = this Makefile is for GNU make: call gmake, from the package of that name
+
 BUILD   ?= build
+$(if $(word 2,$(BUILD)),$(error BUILD: '$(BUILD)' has a space, which make would take for the end of the name))
 CFLAGS  ?= -O2 -g
 LDFLAGS ?=
 PREFIX  ?= /usr/local
