@@ -4,7 +4,11 @@
 # Nothing here selects an instruction set, because attn.c asks the CPU at run time. make, make test
 # and make bench need only `cc` and `make`; `make check` uses clang and python3 too where they exist.
 
+# A variable to GNU make, and an end with this sentence to bmake, the make of BSD:
+.error = this Makefile is for GNU make: call gmake, from the package of that name
+
 BUILD   ?= build
+$(if $(word 2,$(BUILD)),$(error BUILD: '$(BUILD)' has a space, which make would take for the end of the name))
 CFLAGS  ?= -O2 -g
 LDFLAGS ?=
 PREFIX  ?= /usr/local
@@ -122,7 +126,7 @@ CHECKS := check-house check-format check-werror check-canon check-bench check-ma
           check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
           check-sanitize check-hash check-pytorch check-mutants
 
-.PHONY: all test fuzz fuzz-coverage bench boards plot tune performance examples single check conformance install uninstall help \
+.PHONY: all test fuzz fuzz-coverage bench boards prove-fma plot tune performance examples single check conformance install uninstall help \
         clean force programs compare-peers numerics list-checks opencl-gate \
         list-test-objects list-tests $(CHECKS)
 .DELETE_ON_ERROR:
@@ -304,6 +308,10 @@ $(BUILD)/canon: $(CANON) $(wildcard tests/canon.h tests/golden.h tests/bits_data
 	$(if $(V),,@echo "  LINK $@")
 	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $(CANON) -o $@
 
+$(BUILD)/prove_fma: tools/prove_fma.c $(MADE) $(SIMD_KNOWN:%=attn_simd_%.c) $(BUILD)/flags
+	$(if $(V),,@echo "  LINK $@")
+	$(Q)$(COMPILE) $(CFLAGS) $(LDFLAGS) $< -o $@
+
 -include $(MAIN_OBJECTS:.o=.d) $(PEER_OBJECTS:.o=.d) $(MPI_OBJECTS:.o=.d)
 
 # ---- using
@@ -339,6 +347,9 @@ performance: $(BUILD)/bench ## a page of docs/performance from a measurement, mi
 
 numerics: $(BUILD)/error_table ## the error up to 1M keys, compared with docs/numerics.md, minutes (WRITE=1)
 	RUN='$(RUN)' WRITE='$(WRITE)' sh tools/numerics.sh $(BUILD)
+
+prove-fma: $(BUILD)/prove_fma ## multiply-adds without the instruction next to it, a few minutes (COUNT=1000000000)
+	$(RUN) $(BUILD)/prove_fma $(COUNT)
 
 boards: $(MADE) ## a row of docs/boards.md for each board and machine that is emulated, ten minutes (TARGETS=, WRITE=1)
 	WRITE='$(WRITE)' sh tools/boards.sh $(BUILD) $(TARGETS)
@@ -416,10 +427,11 @@ check-bench: $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/measure_test $(LOADABLE
 	RUN='$(RUN)' sh tools/plot_test.sh $(BUILD)
 	RUN='$(RUN)' sh docs/check.sh $(BUILD)/bench
 
-check-math: ## exp2, log2, tanh, roots against their exact values
+check-math: $(BUILD)/prove_fma ## exp2, log2, tanh, roots against their exact values; multiply-adds
 	@mkdir -p $(BUILD)
 	$(CC) $(REQUIRED) -O2 tools/prove_math.c -o $(BUILD)/prove_math -lm -lpthread
 	$(BUILD)/prove_math --quick
+	$(RUN) $(BUILD)/prove_fma 4000000
 
 check-numerics: $(BUILD)/error_table ## the error up to 64K keys, and logits of 10000, equals docs/numerics.md
 	RUN='$(RUN)' sh tools/numerics.sh $(BUILD) 4

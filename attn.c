@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
+
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
  * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
  * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
@@ -196,7 +198,7 @@ static inline float choose(int yes, float a, float b)
 /* src/fma.c - a * b + c rounded once, on every CPU.
  *
  * Where binary32 FMA is no instruction, binary64 hardware or integers give the same bits. Any NaN may
- * stand for another. tests/fma.c and tools/prove_math.c compare all forms.
+ * stand for another. tests/fma.c and tools/prove_fma.c compare all forms.
  */
 
 /* ---- by binary64 */
@@ -2126,17 +2128,24 @@ KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT fro
 }
 
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
+typedef float eight_floats __attribute__((vector_size(32)));
+#if defined __clang__ && __clang_major__ >= 18 /* 22 has no such builtin function any more. */
+typedef _Float16 eight_halves __attribute__((vector_size(16)));
+#define FLOATS_OF(h) __builtin_convertvector(h, eight_floats)
+#else
+typedef short eight_halves __attribute__((vector_size(16)));
+#define FLOATS_OF(h) __builtin_ia32_vcvtph2ps256(h)
+#endif
+
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
 {
-    typedef short halves __attribute__((vector_size(16)));
-    typedef float floats __attribute__((vector_size(32)));
-    halves h;
-    floats x;
+    eight_halves h;
+    eight_floats x;
     int64_t d;
     for (d = 0; d + 8 <= n; d += 8) {
         memcpy(&h, from + d, sizeof h);
-        x = __builtin_ia32_vcvtph2ps256(h);
+        x = FLOATS_OF(h);
         memcpy(to + d, &x, sizeof x);
     }
     for (; d < n; d++)

@@ -20,6 +20,8 @@
 
 #include <string.h>
 
+#undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
+
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
  * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
  * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
@@ -930,7 +932,7 @@ static inline float choose(int yes, float a, float b)
 /* src/fma.c - a * b + c rounded once, on every CPU.
  *
  * Where binary32 FMA is no instruction, binary64 hardware or integers give the same bits. Any NaN may
- * stand for another. tests/fma.c and tools/prove_math.c compare all forms.
+ * stand for another. tests/fma.c and tools/prove_fma.c compare all forms.
  */
 
 /* ---- by binary64 */

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
+
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
  * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
  * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT
  *
  * Where binary32 FMA is no instruction, binary64 hardware or integers give the same bits. Any NaN may
- * stand for another. tests/fma.c and tools/prove_math.c compare all forms.
+ * stand for another. tests/fma.c and tools/prove_fma.c compare all forms.
  */
 #pragma once
 

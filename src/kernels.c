@@ -210,17 +210,24 @@ KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT fro
 }
 
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
+typedef float eight_floats __attribute__((vector_size(32)));
+#if defined __clang__ && __clang_major__ >= 18 /* 22 has no such builtin function any more. */
+typedef _Float16 eight_halves __attribute__((vector_size(16)));
+#define FLOATS_OF(h) __builtin_convertvector(h, eight_floats)
+#else
+typedef short eight_halves __attribute__((vector_size(16)));
+#define FLOATS_OF(h) __builtin_ia32_vcvtph2ps256(h)
+#endif
+
 /* By vcvtph2ps, which makes a signalling NaN quiet. */
 FMA_TARGET static inline void widen_f16_hard(float *to, const uint16_t *from, int64_t n)
 {
-    typedef short halves __attribute__((vector_size(16)));
-    typedef float floats __attribute__((vector_size(32)));
-    halves h;
-    floats x;
+    eight_halves h;
+    eight_floats x;
     int64_t d;
     for (d = 0; d + 8 <= n; d += 8) {
         memcpy(&h, from + d, sizeof h);
-        x = __builtin_ia32_vcvtph2ps256(h);
+        x = FLOATS_OF(h);
         memcpy(to + d, &x, sizeof x);
     }
     for (; d < n; d++)

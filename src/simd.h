@@ -82,6 +82,7 @@
 #endif
 
 #include <string.h>
+#undef small /* windows.h: see config.h */
 #define SIMD_JOIN_(a, b) a##_##b
 #define SIMD_JOIN(a, b) SIMD_JOIN_(a, b)
 #define INLINE static inline __attribute__((always_inline))
@@ -552,7 +553,7 @@ static void isa(pv_select)(const attn_product *p)
 
 #define QUARTERS (VL / 4)
 #define BLOCK_V (ATTN_BLOCK / VL)
-#define NEAR 192 /* bytes: 3 lines, in which L2 answers */
+#define NEARBY 192 /* bytes: 3 lines, in which L2 answers */
 #define QUADS(rows) (((rows) + 3) / 4)
 
 /* How many are: 1, 2, 4, FEW, or 0 where that is not enough. */
@@ -635,10 +636,10 @@ INLINE void isa(get_keys)(int dtype, vf *x, const char *const *from, ptrdiff_t s
 /* Element e of a number. */
 #define APART(dtype, x, e) ((dtype) != ATTN_BF16 ? (x) : (e) ? v_upper_bf16(x) : v_lower_bf16(x))
 
-/* What lies NEAR bytes on comes into L1; it may be beyond the tensor, and so is no pointer. */
+/* What lies NEARBY bytes on comes into L1; it may be beyond the tensor, and so is no pointer. */
 INLINE void isa(ask_near)(const char *from)
 {
-    __builtin_prefetch((const void *)((uintptr_t)from + NEAR), 0, 3);
+    __builtin_prefetch((const void *)((uintptr_t)from + NEARBY), 0, 3);
 }
 
 /* Two vectors of keys that share a factor halve its loads. With 4 rows of AVX2 registers do not hold

@@ -5,8 +5,8 @@
 #     make CC=x86_64-w64-mingw32-gcc BUILD=build/mingw build/mingw/test
 #     RUN=/usr/lib/wine/wine64 sh tests/windows.sh build/mingw
 #
-# mingw's build runs groups of tests, and so does clang's for the ABI of MSVC: its library is linked with
-# mingw's test objects, since both have one ABI for C. Then clang reads attn.c as MSVC does, without the
+# mingw's build runs groups of tests, and so does clang-cl's for the ABI of MSVC: its library is linked with
+# mingw's test objects, since both have one ABI for C. Then it reads attn.c as MSVC does, without the
 # name of clang: alone, with the stubs that MSVC makes of the vector kernels, and with the kernels that
 # clang-cl made. A call must have the same bits each time, and attn_explain must name what is missing.
 # The headers of MSVC are not here: a few declarations stand for them. CLANG: 13 or later.
@@ -16,7 +16,7 @@ clang=${CLANG:-clang}
 out=$build/msvc
 failed=0
 rm -rf "$out"
-mkdir -p "$out/include" "$out/stubs" "$out/clang" || exit 1
+mkdir -p "$out/include" "$out/stubs" "$out/clang" "$out/words" || exit 1
 
 part() { # part SENTENCE COMMAND...
     sentence=$1
@@ -97,16 +97,16 @@ int main(void)
 END
 
 macros="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2"
-# compile FOLDER FLAGS FILE...: objects of the MSVC ABI. Headers of intrinsics want an allocator of the
-# system, which no kernel needs.
+# compile FOLDER FLAGS FILE...: objects of the MSVC ABI, which name neither the libraries nor the stack checks
+# of MSVC. Headers of intrinsics want an allocator of the system, which no kernel needs.
 compile() {
     folder=$1 flags=$2
     shift 2
     for file in "$@"; do
         # shellcheck disable=SC2086 # words
-        "$clang" --target=x86_64-pc-windows-msvc -std=c99 -pedantic -Wall -Wextra -Wconversion -Wshadow \
-            -Werror -O2 -D__MM_MALLOC_H -isystem "$out/include" -I"$build" $flags -c "$file" \
-            -o "$out/$folder/$(basename "$file" .c).o" || return 1
+        "$clang" --driver-mode=cl --target=x86_64-pc-windows-msvc /nologo /GS- /Zl /O2 /W4 /WX -Wpedantic \
+            -Wconversion -Wshadow -D__MM_MALLOC_H -I"$out/include" -I"$build" $flags /c "$file" \
+            /Fo"$out/$folder/$(basename "$file" .c).o" || return 1
     done
 }
 
@@ -134,17 +134,20 @@ part "mingw: tests" ${RUN:-} "$build/test.exe" $groups
 link "$out/mingw" "$out/call.c" "$build/libattn.a" && expected=$(say mingw) || exit 1
 
 objects=$(make -s CC=x86_64-w64-mingw32-gcc BUILD="$build" list-test-objects)
-part "clang for MSVC: every file compiles" compile clang "$macros" attn.c attn_simd_*.c attn_opencl.c
+part "clang-cl: every file compiles" compile clang "$macros" attn.c attn_simd_*.c attn_opencl.c
 # shellcheck disable=SC2086 # words
-part "clang for MSVC: links" link "$out/test" $objects "$out"/clang/*.o
+part "clang-cl: links" link "$out/test" $objects "$out"/clang/*.o
 # shellcheck disable=SC2086 # words
-part "clang for MSVC: tests" ${RUN:-} "$out/test.exe" $groups
+part "clang-cl: tests" ${RUN:-} "$out/test.exe" $groups
 set=$(printf '%s\n' "$expected" | sed 's/.*kernels \([a-z0-9_]*\): the best.*/\1/')
 link "$out/whole" "$out/call.c" "$out"/clang/*.o
-part "clang for MSVC: kernels $set as by mingw" same_bits whole "kernels $set: the best"
+part "clang-cl: kernels $set as by mingw" same_bits whole "kernels $set: the best"
 
-as_msvc="-U__clang__ -fms-extensions -D_M_X64=100 -ffp-contract=off -Wno-language-extension-token \
-    -Wno-unknown-pragmas -Wno-#pragma-messages"
+words="-Dnear= -Dfar= -DNEAR= -DFAR= -Dsmall=char"
+part "clang-cl: the macros of windows.h before every file" compile words "/Od -DATTN_UNOPTIMIZED $words $macros" attn.c attn_simd_*.c
+
+as_msvc="-U__clang__ /clang:-ffp-contract=off -Wno-language-extension-token -Wno-unknown-pragmas \
+    -Wno-#pragma-messages"
 part "as MSVC reads them: every file compiles" compile stubs "$as_msvc $macros" attn.c attn_simd_*.c
 link "$out/slow" "$out/call.c" "$out/intrinsics.c" "$out"/stubs/*.o
 part "as MSVC reads them: attn_explain names the stubs" same_bits slow "stubs, because only gcc, clang and"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Proves the elementary functions of attn.c over all their inputs: 2^x, tanh, log2, the software
- * fma, that fma in vectors of SSE2, the integer 1/sqrt(n), and 1/x of kernels.cl. The program
- * stands alone:
+ * Proves the elementary functions of attn.c over all their inputs: 2^x, tanh, log2, the integer
+ * 1/sqrt(n), and 1/x of kernels.cl; prove_fma.c proves their multiply-adds. The program stands alone:
  *
  *     cc -std=c99 -O2 -march=native -ffp-contract=off tools/prove_math.c -o prove_math -lm
  *
@@ -12,30 +11,11 @@
  * References are libm's double functions. An error of even 4 ulp in double is 2^-27 ulp here.
  * An error is counted in ulp of the binade that holds the reference; an ulp is at least 2^-149.
  */
-#define FMA_BY_BINARY64 /* both */
-#define FMA_BY_INTEGERS
 #include "../src/numbers.c"
-#if defined __SSE2__
-#include "../attn_simd_sse2.c"
-#define VECTOR_FMA(a, b, c) sse2_fma(0, a, b, c)
-#define VECTOR_FMA_SPARSE(a, b, c) sse2_fma(1, a, b, c)
-#endif
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
-#define TARGET_FMA __attribute__((target("fma")))
-#define HARDWARE_FMA __builtin_cpu_supports("fma")
-#else
-#define TARGET_FMA
-#ifdef FP_FAST_FMAF
-#define HARDWARE_FMA 1
-#else
-#define HARDWARE_FMA 0
-#endif
-#endif
 
 #define PROVE_BLOCK 4096u
 
@@ -299,160 +279,6 @@ static uint64_t prove_next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-TARGET_FMA static float fma_reference(float a, float b, float c)
-{
-#ifdef __GNUC__
-    return __builtin_fmaf(a, b, c); /* one instruction where HARDWARE_FMA */
-#else
-    return fmaf(a, b, c);
-#endif
-}
-
-static void compare_fma(struct proof *r, float a, float result, float exact)
-{
-    uint32_t x = prove_word(result), y = prove_word(exact);
-    r->tested++;
-    if (x != y && !(is_nan_word(x) && is_nan_word(y)))
-        prove_wrong(r, prove_word(a));
-}
-
-/* fma_binary64 and fma_integer are tested alone, and four neighbours at a time by both forms of attn_simd_sse2.c. */
-struct fma_proof {
-    struct proof soft, vector;
-    float a[4], b[4], c[4], exact[4];
-    int waiting;
-};
-
-#ifdef VECTOR_FMA
-static void check_fma_vector(struct fma_proof *f)
-{
-    const __m128 a = _mm_loadu_ps(f->a), b = _mm_loadu_ps(f->b), c = _mm_loadu_ps(f->c);
-    float dense[4], sparse[4];
-    int i;
-    _mm_storeu_ps(dense, VECTOR_FMA(a, b, c));
-    _mm_storeu_ps(sparse, VECTOR_FMA_SPARSE(a, b, c));
-    for (i = 0; i < 4; i++) {
-        compare_fma(&f->vector, f->a[i], dense[i], f->exact[i]);
-        compare_fma(&f->vector, f->a[i], sparse[i], f->exact[i]);
-    }
-}
-#endif
-
-static void check_fma(struct fma_proof *f, float a, float b, float c)
-{
-    const float exact = fma_reference(a, b, c);
-    compare_fma(&f->soft, a, fma_binary64(a, b, c), exact);
-    compare_fma(&f->soft, a, fma_integer(a, b, c), exact);
-    f->a[f->waiting] = a;
-    f->b[f->waiting] = b;
-    f->c[f->waiting] = c;
-    f->exact[f->waiting] = exact;
-    if (++f->waiting < 4)
-        return;
-    f->waiting = 0;
-#ifdef VECTOR_FMA
-    check_fma_vector(f);
-#endif
-}
-
-static float with_exponent(uint32_t random, int e) /* sign and significand at random */
-{
-    e = e < 0 ? 0 : e > 254 ? 254 : e;
-    return prove_value((random & 0x807fffffu) | (uint32_t)e << 23);
-}
-
-/* few significant bits: products and sums land on ties and next to them */
-static float sparse(uint64_t random, int e)
-{
-    uint32_t m = 0x00800000u >> (random >> 40 & 31);
-    uint32_t k = 0x00800000u >> (random >> 45 & 31);
-    uint32_t u = (random & 1) != 0 ? m | k : (random & 2) != 0 ? 0u - m : m;
-    return with_exponent((u & 0x007fffffu) | (uint32_t)(random >> 8 & 1) << 31, e);
-}
-
-static void prove_fma(void)
-{
-    static const uint32_t special[] = { 0,          1,          2,          3,          0x00400000,
-                                        0x007fffff, 0x00800000, 0x00800001, 0x00ffffff, 0x01000000,
-                                        0x0c000000, 0x1fffffff, 0x20000000, 0x20000001, 0x33000000,
-                                        0x33800000, 0x33800001, 0x3f000000, 0x3f7fffff, 0x3f800000,
-                                        0x3f800001, 0x3fffffff, 0x40000000, 0x4b000000, 0x4b7fffff,
-                                        0x4b800000, 0x5f000000, 0x5f7fffff, 0x5f800000, 0x73000000,
-                                        0x7effffff, 0x7f000000, 0x7f7ffffe, 0x7f7fffff, 0x7f800000,
-                                        0x7f800001, 0x7fc00000 };
-    const uint32_t specials = 2 * sizeof special / sizeof *special;
-    static struct fma_proof f;
-    uint64_t state = 1, i, count = prove_stride == 1 ? 120000000 : 2000000;
-    uint32_t h, j, k;
-    for (h = 0; h < specials; h++)
-        for (j = 0; j < specials; j++)
-            for (k = 0; k < specials; k++)
-                check_fma(&f, prove_value(special[h / 2] | (h & 1) << 31),
-                          prove_value(special[j / 2] | (j & 1) << 31),
-                          prove_value(special[k / 2] | (k & 1) << 31));
-    for (i = 0; i < count; i++) {
-        uint64_t p = prove_next(&state), q = prove_next(&state), s = prove_next(&state);
-        int ea = 1 + (int)(p >> 32 & 255), eb, ec;
-        float a, b, c;
-        switch (i % 8) {
-        case 0: /* any bits at all */
-            check_fma(&f, prove_value((uint32_t)p), prove_value((uint32_t)q),
-                      prove_value((uint32_t)s));
-            break;
-        case 1: /* c within 60 binades of the product */
-            eb = 1 + (int)(q >> 32 & 255);
-            ec = ea + eb - 127 + (int)((s >> 32) % 121) - 60;
-            check_fma(&f, with_exponent((uint32_t)p, ea), with_exponent((uint32_t)q, eb),
-                      with_exponent((uint32_t)s, ec));
-            break;
-        case 2: /* few bits: ties, and ties missed by the last bit of the product */
-            eb = 1 + (int)(q >> 32 & 255);
-            ec = ea + eb - 127 + (int)((s >> 32) % 121) - 60;
-            check_fma(&f, sparse(p, ea), sparse(q, eb), sparse(s, ec));
-            break;
-        case 3: /* cancellation: c next to minus the product */
-            a = with_exponent((uint32_t)p, 64 + (ea & 127));
-            b = with_exponent((uint32_t)q, 127 + (int)(q >> 32 & 31) - 16);
-            c = a * b;
-            c = prove_value((prove_word(c) ^ 0x80000000u) + (uint32_t)(s & 7) - 3u);
-            check_fma(&f, a, b, c);
-            break;
-        case 4: /* subnormal results and their border */
-            ea = 20 + (int)((p >> 32) % 90);
-            eb = 127 - ea + (int)((q >> 32) % 60) - 30;
-            check_fma(&f, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p, ea),
-                      (i & 16) != 0 ? sparse(q, eb) : with_exponent((uint32_t)q, eb),
-                      with_exponent((uint32_t)s, (int)((s >> 32) % 27)));
-            break;
-        case 5: /* the border of overflow */
-            ea = 127 + (int)((p >> 32) % 120);
-            eb = 381 - ea + (int)((q >> 32) % 5) - 2;
-            check_fma(&f, (i & 8) != 0 ? sparse(p, ea) : with_exponent((uint32_t)p | 0x7ff000u, ea),
-                      with_exponent((uint32_t)q, eb),
-                      with_exponent((uint32_t)s, 226 + (int)(i % 29)));
-            break;
-        case 6: /* half an ulp of c, exactly or off by a bit of the product far below */
-            ec = 40 + (int)((s >> 32) % 180);
-            a = prove_value((127u << 23) + (uint32_t)(p & 3));
-            b = prove_value(((uint32_t)(ec - 24) << 23 | (uint32_t)(q >> 63) << 31) -
-                            (uint32_t)(q & 3));
-            check_fma(&f, a, b, with_exponent((uint32_t)s, ec));
-            break;
-        default: /* c is itself tiny against a product with 25 bits, or subnormal */
-            a = with_exponent((uint32_t)p | 1u, ea);
-            b = prove_value(0x3fc00000u ^ (uint32_t)(q >> 63) << 31);
-            check_fma(&f, a, b,
-                      with_exponent((uint32_t)s & 0x80000003u,
-                                    (s >> 40 & 1) != 0 ? 0 : (int)(s >> 41 & 255)));
-            break;
-        }
-    }
-    prove_print(HARDWARE_FMA ? "fma, hardware" : "fma, libm", &f.soft, 0);
-#ifdef VECTOR_FMA
-    prove_print("fma, sse2", &f.vector, 0);
-#endif
-}
-
 /* Returns the sign of a * a * n - 4^m, for a < 2^27 and n < 2^41, in 32-bit limbs. */
 static int compare_square(uint64_t a, uint64_t n, int m)
 {
@@ -547,7 +373,6 @@ int main(int argc, char **argv)
     printf("function             inputs   worst ulp  at              bound\n");
     prove_inv_sqrt();
     prove_reciprocal();
-    prove_fma();
     edges();
     sweep("exp2", run_exp2, check_exp2, 0.79);
     sweep("tanh", run_tanh, check_tanh, 3.0);
