@@ -113,11 +113,12 @@ PEER_SOURCES := tools/compare_peers.c tools/peer_openblas.c bench/clock.c bench/
 MEASURE := bench/measure.c bench/suite.c bench/clock.c bench/stats.c
 MEASURE_TEST := tests/bench/measure_test.c $(MEASURE)
 EXAMPLES := minimal replace_naive_loop mask_callback thread_pool custom_bench decode prompt_cache llm gradients \
-            train multi_expert opencl out_of_core longnet ring ring_decode parts logits evict sparse indexer skip
+            train multi_expert opencl out_of_core longnet ring ring_decode parts logits evict sparse indexer skip \
+            keyword
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 MAIN_OBJECTS := $(call objects,$(sort $(PORTABLE) $(DEVICES) $(SIMD_SOURCES) $(TESTS) bench.c $(BENCH) $(BENCH_TEST) $(ERROR_TABLE) \
-  $(FUZZER) $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c tests/dropout_mask.c))
+  $(FUZZER) $(MEASURE_TEST) $(EXAMPLES:%=examples/%.c) examples/ring_rank.c ports/print.c ports/board_os.c tests/dropout_mask.c))
 EXAMPLE_PROGRAMS := $(EXAMPLES:%=$(BUILD)/%)
 LIB_OBJECTS := $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
@@ -247,6 +248,7 @@ $(BUILD)/measure_test: $(call objects,$(MEASURE_TEST))
 $(BUILD)/custom_bench: $(call objects,$(MEASURE))
 $(BUILD)/ring: $(call objects,examples/ring_rank.c examples/virtual_ranks.c)
 $(BUILD)/ring_decode: $(call objects,examples/virtual_ranks.c)
+$(BUILD)/keyword: $(call objects,ports/print.c ports/board_os.c)
 $(EXAMPLE_PROGRAMS): $(BUILD)/%: $(BUILD)/obj/examples/%.o $(LIB)
 PROGRAMS := $(BUILD)/test $(BUILD)/bench $(BUILD)/bench_test $(BUILD)/error_table $(BUILD)/measure_test \
             $(BUILD)/dropout_mask $(EXAMPLE_PROGRAMS)

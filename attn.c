@@ -83,9 +83,14 @@
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
-/* Binary64 that is software itself takes longer than integers do. */
-#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
-    defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+/* Whether binary32 itself is software. */
+#if (defined __arm__ && !defined __ARM_FP) || defined __riscv_float_abi_soft ||                    \
+    defined __mips_soft_float || defined _SOFT_FLOAT
+#define SOFT_FLOAT
+#endif
+
+/* Binary64 that is software takes longer than integers do. */
+#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) || defined SOFT_FLOAT
 #define FMA_BY_INTEGERS
 #define FMA_SOFT fma_integer
 #else
@@ -279,7 +284,7 @@ static inline uint32_t to_significand(uint32_t u, int *exponent)
 
 /* Numbers moved right by n bits. What falls out is kept as a last bit of 1, so that a sum with a number
  * that ends in 0, and the rounding of the sum higher up, are right. */
-static inline uint32_t moved32(uint32_t x, int n)
+KERNEL uint32_t moved32(uint32_t x, int n)
 {
     return n < 32 ? x >> n | (x << 1 << (31 - n) != 0) : x != 0;
 }
@@ -292,10 +297,20 @@ static inline uint64_t moved64(uint64_t x, int n)
     return (uint64_t)(high >> n) << 32 | high << 1 << (31 - n) | moved32(low, n);
 }
 
-/* x * 2^(exponent - 189) rounded to nearest even, with 0 < x < 2^63; sign is the first bit. */
+/* u * 2^(exponent - 157) rounded to nearest even, with 2^30 <= u < 2^31 and exponent from 1 to 254. Bit 23 of a
+ * significand adds 1 to the exponent. */
+KERNEL float rounded32(uint32_t sign, uint32_t u, int exponent)
+{
+    const uint32_t rest = u & 127;
+    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23);
+    u += rest + (u & 1) > 64;
+    return float_of(sign | u);
+}
+
+/* x * 2^(exponent - 189) rounded so, with 0 < x < 2^63; sign is the first bit. */
 static inline float rounded(uint32_t sign, uint64_t x, int exponent)
 {
-    uint32_t u, rest;
+    uint32_t u;
     for (; x >> 62 == 0; x <<= 1)
         exponent--;
     u = (uint32_t)(x >> 32) | ((uint32_t)x != 0);
@@ -305,10 +320,7 @@ static inline float rounded(uint32_t sign, uint64_t x, int exponent)
         u = moved32(u, 1 - exponent);
         exponent = 1;
     }
-    rest = u & 127;
-    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23); /* Bit 23 of a significand adds 1. */
-    u += rest + (u & 1) > 64;
-    return float_of(sign | u);
+    return rounded32(sign, u, exponent);
 }
 
 /* An infinity or a NaN among them: no float operation on finite numbers. */
@@ -324,7 +336,7 @@ static inline float fma_not_finite(float a, float b, float c)
 
 /* Significands begin at bits 60 and, the product, 60 or 61: what bits fall out when the smaller
  * number is moved right does not matter to a difference so small that it moves left again. */
-static inline float fma_integer(float a, float b, float c)
+static inline float fma_any(float a, float b, float c)
 {
     const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
     uint32_t sign = (ua ^ ub) & 0x80000000u;
@@ -349,6 +361,46 @@ static inline float fma_integer(float a, float b, float c)
     if (p > x)
         return rounded(sign, p - x, ec + 2);
     return rounded(sign ^ 0x80000000u, x - p, ec + 2);
+}
+
+KERNEL int is_normal(uint32_t u)
+{
+    return (u << 1) + 0x01000000u >= 0x02000000u;
+}
+
+/* Frequent sums by words of 32 bits: normal numbers, of which c stays even where it is moved right. Only the
+ * product then ends in a bit that stands for others, and the sum does, too. Bit 29 begins c, and bit 28 or 29
+ * the product. A difference with few bits left is for fma_any. */
+static inline float fma_integer(float a, float b, float c)
+{
+    const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
+    const uint64_t p = (uint64_t)(ua << 8 | 0x80000000u) * (ub << 8 | 0x80000000u);
+    uint32_t x = (uc << 8 | 0x80000000u) >> 2, y = (uint32_t)(p >> 34) | (p << 30 != 0), sign = uc;
+    int ec = (int)(uc >> 23 & 255);
+    const int apart = (int)(ua >> 23 & 255) + (int)(ub >> 23 & 255) - 126 - ec;
+    if (!is_normal(ua) || !is_normal(ub) || !is_normal(uc) || apart > 5)
+        return fma_any(a, b, c);
+    if (apart > 0) {
+        x >>= apart;
+        ec += apart;
+    } else {
+        y = moved32(y, -apart);
+    }
+    if ((int32_t)(ua ^ ub ^ uc) >= 0) {
+        x += y;
+    } else if (x >= y) {
+        x -= y;
+    } else {
+        x = y - x;
+        sign = ~sign;
+    }
+    if (x < 1u << 26)
+        return fma_any(a, b, c);
+    for (ec++; x < 1u << 30; x <<= 1)
+        ec--;
+    if (ec < 1 || ec > 254)
+        return fma_any(a, b, c);
+    return rounded32(sign & 0x80000000u, x, ec);
 }
 #endif
 
@@ -1264,6 +1316,68 @@ static inline uint8_t e5m2_from_f32(float x)
     return (uint8_t)(sign | to_eighth(a, 21, 112));
 }
 
+/* src/bytes.c - products of bytes by what this CPU has: a float times a byte, sums of four products. */
+
+/* d * q rounded once, where floating point is software, by one product of integers. */
+#ifdef SOFT_FLOAT
+static inline float times_byte(float d, int8_t q)
+{
+    const uint32_t u = bits_of(d), size = (uint32_t)(q < 0 ? -q : q);
+    int exponent = (int)(u >> 23 & 255) + 7;
+    uint32_t x = ((u & 0x7fffffu) | 0x800000u) * size;
+    if (size == 0 || exponent < 14 || exponent > 254)
+        return d * (float)q;
+    for (; x < 1u << 30; x <<= 1)
+        exponent--;
+    return rounded32((u ^ (uint32_t)q) & 0x80000000u, x, exponent);
+}
+#else
+static inline float times_byte(float d, int8_t q)
+{
+    return d * (float)q;
+}
+#endif
+
+/* Sums of products, for where there are no vectors. They are exact in 32 bits, so that both forms have the same
+ * bits. Cortex-M4, M7, M33 and 32-bit ARM from ARMv6 on add the products of two pairs of 16 bits by one
+ * instruction. */
+#if !HAS_VECTORS && defined __ARM_FEATURE_SIMD32
+#include <arm_acle.h>
+
+typedef struct four_bytes {
+    int16x2_t even, odd;
+} four_bytes;
+
+KERNEL four_bytes four_of(const int8_t *x)
+{
+    int8x4_t word;
+    uint32_t turned;
+    memcpy(&word, x, sizeof word);
+    turned = (uint32_t)word >> 8 | (uint32_t)word << 24;
+    return (four_bytes){ __sxtb16(word), __sxtb16((int8x4_t)turned) };
+}
+
+KERNEL int32_t add_four(int32_t sum, four_bytes a, four_bytes b)
+{
+    sum = __smlad(a.even, b.even, sum);
+    return __smlad(a.odd, b.odd, sum);
+}
+#elif !HAS_VECTORS
+typedef struct four_bytes {
+    int32_t x[4];
+} four_bytes;
+
+KERNEL four_bytes four_of(const int8_t *x)
+{
+    return (four_bytes){ { x[0], x[1], x[2], x[3] } };
+}
+
+KERNEL int32_t add_four(int32_t sum, four_bytes a, four_bytes b)
+{
+    return sum + a.x[0] * b.x[0] + a.x[1] * b.x[1] + a.x[2] * b.x[2] + a.x[3] * b.x[3];
+}
+#endif
+
 /* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
  *
  * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
@@ -1303,7 +1417,7 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
     const float d = f16_to_f32(from->scale);
     int i;
     for (i = 0; i < UNIT; i++)
-        to[i] = d * (float)from->q[i];
+        to[i] = times_byte(d, from->q[i]);
 }
 
 /* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */
@@ -2124,7 +2238,7 @@ KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT fro
     int64_t d;
     (void)hw;
     for (d = 0; d < n; d++)
-        to[d] = (float)from[d] * scale[d * step];
+        to[d] = times_byte(scale[d * step], from[d]);
 }
 
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
@@ -2323,6 +2437,7 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
     all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
+#if HAS_VECTORS
 #define EIGHT_KEYS 8
 
 /* The chains of eight keys go through s. */
@@ -2382,6 +2497,87 @@ KERNEL void qk_units_body(int hw, const attn_product *p)
     }
     ask_ahead(p->ahead, INT64_MAX);
 }
+
+#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
+#else
+/* Without vectors products are of bytes, which need no floating point: [dim / 4][lane] of the queries. */
+KERNEL void pack_units_body(int hw, float *to, const float *const *q, int64_t head_dim)
+{
+    four_bytes *const fours = (four_bytes *)(void *)to;
+    int8_t x[4];
+    int64_t d;
+    int r, i;
+    (void)hw;
+    for (r = 0; r < LANES; r++)
+        for (d = 0; d < head_dim; d += 4) {
+            for (i = 0; i < 4; i++)
+                x[i] = (int8_t)(int32_t)q[r][d + i];
+            fours[d / 4 * LANES + r] = four_of(x);
+        }
+}
+
+/* The products of a unit with the queries of one lane, */
+KERNEL void sum_unit(int32_t *sums, const four_bytes *q, const int8_t *k)
+{
+    int32_t sum = 0;
+    int t;
+    for (t = 0; t < UNIT; t += 4, q += LANES)
+        sum = add_four(sum, q[0], four_of(k + t));
+    sums[0] = sum;
+}
+
+/* and of all four, which read it once. */
+KERNEL void sum_unit_lanes(int32_t *sums, const four_bytes *q, const int8_t *k)
+{
+    int32_t sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;
+    int t;
+    for (t = 0; t < UNIT; t += 4, q += LANES) {
+        const four_bytes key = four_of(k + t);
+        sum0 = add_four(sum0, q[0], key);
+        sum1 = add_four(sum1, q[1], key);
+        sum2 = add_four(sum2, q[2], key);
+        sum3 = add_four(sum3, q[3], key);
+    }
+    sums[0] = sum0;
+    sums[1] = sum1;
+    sums[2] = sum2;
+    sums[3] = sum3;
+}
+
+KERNEL void add_unit(int hw, const attn_product *p, const q8_unit *k, int64_t unit, float *s)
+{
+    const four_bytes *const q = (const four_bytes *)(const void *)p->by + unit * (UNIT / 4) * LANES;
+    const float *const q_scale = p->scales + unit * LANES, k_scale = f16_to_f32(k->scale);
+    const int alone = p->lanes.end - p->lanes.begin == 1;
+    const int begin = alone ? p->lanes.begin : 0, end = alone ? p->lanes.end : LANES;
+    int32_t sums[LANES];
+    int r;
+    if (alone)
+        sum_unit(sums + begin, q + begin, k->q);
+    else
+        sum_unit_lanes(sums, q, k->q);
+    for (r = begin; r < end; r++) {
+        const float by = q_scale[r] * k_scale;
+        s[r] = fma32(hw, (float)sums[r], by, s[r]);
+    }
+}
+
+KERNEL void qk_units_body(int hw, const attn_product *p)
+{
+    const char *row = p->runs->run[0];
+    int64_t unit;
+    int j, r;
+    for (j = 0; j < p->n; j++, row += p->runs->stride) {
+        float *const s = p->to + j * LANES;
+        memset(s, 0, LANES * sizeof *s);
+        for (unit = 0; unit < p->dim / UNIT; unit++)
+            add_unit(hw, p, (const q8_unit *)(const void *)row + unit, unit, s);
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * p->factor;
+    }
+    ask_ahead(p->ahead, INT64_MAX);
+}
+#endif
 
 static void add_values_soft(const attn_product *p)
 {
@@ -2672,7 +2868,6 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
 #define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
 #define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
-#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
 #define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)

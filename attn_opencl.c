@@ -91,9 +91,14 @@
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
-/* Binary64 that is software itself takes longer than integers do. */
-#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
-    defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+/* Whether binary32 itself is software. */
+#if (defined __arm__ && !defined __ARM_FP) || defined __riscv_float_abi_soft ||                    \
+    defined __mips_soft_float || defined _SOFT_FLOAT
+#define SOFT_FLOAT
+#endif
+
+/* Binary64 that is software takes longer than integers do. */
+#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) || defined SOFT_FLOAT
 #define FMA_BY_INTEGERS
 #define FMA_SOFT fma_integer
 #else
@@ -1013,7 +1018,7 @@ static inline uint32_t to_significand(uint32_t u, int *exponent)
 
 /* Numbers moved right by n bits. What falls out is kept as a last bit of 1, so that a sum with a number
  * that ends in 0, and the rounding of the sum higher up, are right. */
-static inline uint32_t moved32(uint32_t x, int n)
+KERNEL uint32_t moved32(uint32_t x, int n)
 {
     return n < 32 ? x >> n | (x << 1 << (31 - n) != 0) : x != 0;
 }
@@ -1026,10 +1031,20 @@ static inline uint64_t moved64(uint64_t x, int n)
     return (uint64_t)(high >> n) << 32 | high << 1 << (31 - n) | moved32(low, n);
 }
 
-/* x * 2^(exponent - 189) rounded to nearest even, with 0 < x < 2^63; sign is the first bit. */
+/* u * 2^(exponent - 157) rounded to nearest even, with 2^30 <= u < 2^31 and exponent from 1 to 254. Bit 23 of a
+ * significand adds 1 to the exponent. */
+KERNEL float rounded32(uint32_t sign, uint32_t u, int exponent)
+{
+    const uint32_t rest = u & 127;
+    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23);
+    u += rest + (u & 1) > 64;
+    return float_of(sign | u);
+}
+
+/* x * 2^(exponent - 189) rounded so, with 0 < x < 2^63; sign is the first bit. */
 static inline float rounded(uint32_t sign, uint64_t x, int exponent)
 {
-    uint32_t u, rest;
+    uint32_t u;
     for (; x >> 62 == 0; x <<= 1)
         exponent--;
     u = (uint32_t)(x >> 32) | ((uint32_t)x != 0);
@@ -1039,10 +1054,7 @@ static inline float rounded(uint32_t sign, uint64_t x, int exponent)
         u = moved32(u, 1 - exponent);
         exponent = 1;
     }
-    rest = u & 127;
-    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23); /* Bit 23 of a significand adds 1. */
-    u += rest + (u & 1) > 64;
-    return float_of(sign | u);
+    return rounded32(sign, u, exponent);
 }
 
 /* An infinity or a NaN among them: no float operation on finite numbers. */
@@ -1058,7 +1070,7 @@ static inline float fma_not_finite(float a, float b, float c)
 
 /* Significands begin at bits 60 and, the product, 60 or 61: what bits fall out when the smaller
  * number is moved right does not matter to a difference so small that it moves left again. */
-static inline float fma_integer(float a, float b, float c)
+static inline float fma_any(float a, float b, float c)
 {
     const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
     uint32_t sign = (ua ^ ub) & 0x80000000u;
@@ -1083,6 +1095,46 @@ static inline float fma_integer(float a, float b, float c)
     if (p > x)
         return rounded(sign, p - x, ec + 2);
     return rounded(sign ^ 0x80000000u, x - p, ec + 2);
+}
+
+KERNEL int is_normal(uint32_t u)
+{
+    return (u << 1) + 0x01000000u >= 0x02000000u;
+}
+
+/* Frequent sums by words of 32 bits: normal numbers, of which c stays even where it is moved right. Only the
+ * product then ends in a bit that stands for others, and the sum does, too. Bit 29 begins c, and bit 28 or 29
+ * the product. A difference with few bits left is for fma_any. */
+static inline float fma_integer(float a, float b, float c)
+{
+    const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
+    const uint64_t p = (uint64_t)(ua << 8 | 0x80000000u) * (ub << 8 | 0x80000000u);
+    uint32_t x = (uc << 8 | 0x80000000u) >> 2, y = (uint32_t)(p >> 34) | (p << 30 != 0), sign = uc;
+    int ec = (int)(uc >> 23 & 255);
+    const int apart = (int)(ua >> 23 & 255) + (int)(ub >> 23 & 255) - 126 - ec;
+    if (!is_normal(ua) || !is_normal(ub) || !is_normal(uc) || apart > 5)
+        return fma_any(a, b, c);
+    if (apart > 0) {
+        x >>= apart;
+        ec += apart;
+    } else {
+        y = moved32(y, -apart);
+    }
+    if ((int32_t)(ua ^ ub ^ uc) >= 0) {
+        x += y;
+    } else if (x >= y) {
+        x -= y;
+    } else {
+        x = y - x;
+        sign = ~sign;
+    }
+    if (x < 1u << 26)
+        return fma_any(a, b, c);
+    for (ec++; x < 1u << 30; x <<= 1)
+        ec--;
+    if (ec < 1 || ec > 254)
+        return fma_any(a, b, c);
+    return rounded32(sign & 0x80000000u, x, ec);
 }
 #endif
 
@@ -1735,6 +1787,68 @@ static inline uint8_t e5m2_from_f32(float x)
     return (uint8_t)(sign | to_eighth(a, 21, 112));
 }
 
+/* src/bytes.c - products of bytes by what this CPU has: a float times a byte, sums of four products. */
+
+/* d * q rounded once, where floating point is software, by one product of integers. */
+#ifdef SOFT_FLOAT
+static inline float times_byte(float d, int8_t q)
+{
+    const uint32_t u = bits_of(d), size = (uint32_t)(q < 0 ? -q : q);
+    int exponent = (int)(u >> 23 & 255) + 7;
+    uint32_t x = ((u & 0x7fffffu) | 0x800000u) * size;
+    if (size == 0 || exponent < 14 || exponent > 254)
+        return d * (float)q;
+    for (; x < 1u << 30; x <<= 1)
+        exponent--;
+    return rounded32((u ^ (uint32_t)q) & 0x80000000u, x, exponent);
+}
+#else
+static inline float times_byte(float d, int8_t q)
+{
+    return d * (float)q;
+}
+#endif
+
+/* Sums of products, for where there are no vectors. They are exact in 32 bits, so that both forms have the same
+ * bits. Cortex-M4, M7, M33 and 32-bit ARM from ARMv6 on add the products of two pairs of 16 bits by one
+ * instruction. */
+#if !HAS_VECTORS && defined __ARM_FEATURE_SIMD32
+#include <arm_acle.h>
+
+typedef struct four_bytes {
+    int16x2_t even, odd;
+} four_bytes;
+
+KERNEL four_bytes four_of(const int8_t *x)
+{
+    int8x4_t word;
+    uint32_t turned;
+    memcpy(&word, x, sizeof word);
+    turned = (uint32_t)word >> 8 | (uint32_t)word << 24;
+    return (four_bytes){ __sxtb16(word), __sxtb16((int8x4_t)turned) };
+}
+
+KERNEL int32_t add_four(int32_t sum, four_bytes a, four_bytes b)
+{
+    sum = __smlad(a.even, b.even, sum);
+    return __smlad(a.odd, b.odd, sum);
+}
+#elif !HAS_VECTORS
+typedef struct four_bytes {
+    int32_t x[4];
+} four_bytes;
+
+KERNEL four_bytes four_of(const int8_t *x)
+{
+    return (four_bytes){ { x[0], x[1], x[2], x[3] } };
+}
+
+KERNEL int32_t add_four(int32_t sum, four_bytes a, four_bytes b)
+{
+    return sum + a.x[0] * b.x[0] + a.x[1] * b.x[1] + a.x[2] * b.x[2] + a.x[3] * b.x[3];
+}
+#endif
+
 /* src/quantised.c - units of 32 numbers with one scale, as GGUF files hold them.
  *
  * A unit begins with its scale d, an f16 in the machine's byte order. Whole numbers q follow, packed, and
@@ -1774,7 +1888,7 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
     const float d = f16_to_f32(from->scale);
     int i;
     for (i = 0; i < UNIT; i++)
-        to[i] = d * (float)from->q[i];
+        to[i] = times_byte(d, from->q[i]);
 }
 
 /* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */

@@ -4,10 +4,10 @@
  * SPDX-License-Identifier: MIT
  *
  *     board                        prints everything; status 1 if a check fails
- *     board attn|loop|nothing N    only runs shape N of `shapes`, for emulators that count instructions
+ *     board WORK N    only runs shape N of `shapes`, for emulators that count instructions: attn, loop ...
  *
  * Lines begin with a word: `kernels` (sets of the build that this CPU has, the chosen one first), `hash`
- * CASE HASH, `passed` or `failed` CHECK, `params`, `workspace` (the least) and `stack` BYTES, `count` N attn|loop
+ * CASE HASH, `passed` or `failed` CHECK, `params`, `workspace` (the least) and `stack` BYTES, `count` N WORK
  * INSTRUCTIONS. Inputs are multiples of 2^-14, made from integers.
  */
 #include "board.h"
@@ -22,30 +22,12 @@ enum { HEADS = 4, KV_HEADS = 2, ROWS = 24, KEYS = 70, DIM = 32 };
 static float q[HEADS * ROWS * DIM], k[KV_HEADS * KEYS * DIM], v[KV_HEADS * KEYS * DIM];
 static float o[HEADS * ROWS * DIM], expected[HEADS * ROWS * DIM], gradients[3][KEYS * DIM];
 static float stats[2 * ROWS * 2], logits[KEYS];
+static int32_t byte_logits[KEYS];
 static uint16_t narrow_q[HEADS * ROWS * DIM], narrow_k[KV_HEADS * KEYS * DIM],
     narrow_v[KV_HEADS * KEYS * DIM];
 static const float sinks[HEADS] = { 0.5f, -1.0f, 0.25f, 2.0f };
 static float slopes[HEADS];
 static char workspace[100 * 1024];
-
-/* ---- printing, without printf, which takes more room than some boards have */
-
-static void print_number(uint64_t x, unsigned base, int digits)
-{
-    char text[24];
-    char *at = text + sizeof text;
-    *--at = '\0';
-    for (; digits > 0 || x != 0; x /= base, digits--)
-        *--at = "0123456789abcdef"[x % base];
-    board_print(at);
-}
-
-static void print_bytes(const char *what, uint64_t bytes)
-{
-    board_print(what);
-    print_number(bytes, 10, 1);
-    board_print("\n");
-}
 
 /* ---- data and calls */
 
@@ -187,25 +169,15 @@ static const struct board_case {
     { "gradients", run_gradients },
 };
 
-/* ---- hashes: FNV-1a of the numbers, each from its lowest byte on */
-
-static uint64_t hashed(uint64_t hash, const float *x, size_t n)
-{
-    for (size_t i = 0; i < 4 * n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i / 4, sizeof bits);
-        hash = (hash ^ (bits >> i % 4 * 8 & 255)) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
+/* ---- hashes */
 
 /* Results of 16 bits are widened, exactly. */
 static uint64_t hash_results(const attn_params *p)
 {
     const size_t n = (size_t)(p->num_heads_q * p->seq_len_q * p->head_dim);
     attn_convert(expected, ATTN_F32, o, p->o.dtype, n);
-    uint64_t hash = hashed(UINT64_C(0xcbf29ce484222325), expected, n);
-    return hashed(hash, gradients[0], sizeof gradients / sizeof gradients[0][0]);
+    uint64_t hash = hash_floats(FIRST_HASH, expected, n);
+    return hash_floats(hash, gradients[0], sizeof gradients / sizeof gradients[0][0]);
 }
 
 static int print_case(const struct board_case *c)
@@ -324,12 +296,48 @@ static int print_check(const struct board_check *c)
     return passed;
 }
 
+/* ---- the textbook in whole numbers: bytes with one scale for all, and probabilities of seven bits */
+
+static const int8_t *const byte_k = (const int8_t *)narrow_k, *const byte_v =
+                                                                  (const int8_t *)narrow_v;
+
+static void to_bytes(int8_t *to, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (int8_t)(x[i] * 127.0f);
+}
+
+static void bytes_row(const attn_params *p, const float *row, float *to, int64_t visible)
+{
+    const int64_t dim = p->head_dim;
+    const float scale = 1.0f / (sqrtf((float)dim) * (127.0f * 127.0f));
+    int8_t q8[DIM], weight[KEYS];
+    int32_t most = INT32_MIN, sum = 0;
+    to_bytes(q8, row, dim);
+    for (int64_t j = 0; j < visible; j++) {
+        byte_logits[j] = 0;
+        for (int64_t d = 0; d < dim; d++)
+            byte_logits[j] += q8[d] * byte_k[j * dim + d];
+        most = byte_logits[j] > most ? byte_logits[j] : most;
+    }
+    for (int64_t j = 0; j < visible; j++) {
+        weight[j] = (int8_t)(expf((float)(byte_logits[j] - most) * scale) * 127.0f + 0.5f);
+        sum += weight[j];
+    }
+    for (int64_t d = 0; d < dim; d++) {
+        int32_t value = 0;
+        for (int64_t j = 0; j < visible; j++)
+            value += weight[j] * byte_v[j * dim + d];
+        to[d] = (float)value / ((float)sum * 127.0f);
+    }
+}
+
 /* ---- what a call takes */
 
 static const struct board_shape {
     int rows, keys, dim;
-} shapes[] = { { 1, 64, 16 }, { 16, 16, 16 } };
-enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+} shapes[] = { { 1, 64, 16 }, { 16, 16, 16 }, { 1, 64, 32 }, { 64, 64, 32 } };
+enum { SHAPES = sizeof shapes / sizeof shapes[0], SIZED = 1 };
 
 static attn_params shape_call(int n)
 {
@@ -351,15 +359,48 @@ static void run_loop(const attn_params *p)
     loop(p, expected);
 }
 
+static void run_bytes(const attn_params *p)
+{
+    for (int64_t i = 0; i < p->seq_len_q; i++)
+        bytes_row(p, q + i * p->head_dim, expected + i * p->head_dim,
+                  p->seq_len_kv - p->seq_len_q + i + 1);
+}
+
+static void prepare_nothing(attn_params *p)
+{
+    (void)p;
+}
+
+static void prepare_integer(attn_params *p)
+{
+    p->integer = 1;
+    convert_kv(p, ATTN_Q8_0);
+}
+
+static void prepare_bytes(attn_params *p)
+{
+    to_bytes((int8_t *)narrow_k, k, p->seq_len_kv * p->head_dim);
+    to_bytes((int8_t *)narrow_v, v, p->seq_len_kv * p->head_dim);
+}
+
 static const struct board_work {
     const char *name;
+    void (*prepare)(attn_params *);
     void (*run)(const attn_params *);
-} works[] = { { "nothing", run_nothing }, { "attn", run_attn }, { "loop", run_loop } };
+    int unit; /* what head_dim is a multiple of */
+} works[] = {
+    { "nothing", prepare_nothing, run_nothing, 1 }, { "attn", prepare_nothing, run_attn, 1 },
+    { "loop", prepare_nothing, run_loop, 1 },       { "integer", prepare_integer, run_attn, 32 },
+    { "bytes", prepare_bytes, run_bytes, 32 },
+};
 enum { WORKS = sizeof works / sizeof works[0] };
 
 static void print_count(int n, const struct board_work *work)
 {
-    const attn_params p = shape_call(n);
+    attn_params p = shape_call(n);
+    if (p.head_dim % work->unit != 0)
+        return;
+    work->prepare(&p);
     board_start_counting();
     work->run(&p);
     const unsigned long counted = board_counted();
@@ -367,7 +408,7 @@ static void print_count(int n, const struct board_work *work)
     print_number((uint64_t)n, 10, 1);
     board_print(" ");
     board_print(work->name);
-    print_bytes(" ", counted);
+    print_value(" ", counted);
 }
 
 /* The bytes with which attn_check is content, of which more are better up to attn_workspace_size. */
@@ -387,12 +428,12 @@ static size_t least_workspace(const attn_params *p)
 
 static void print_sizes(void)
 {
-    const attn_params p = shape_call(SHAPES - 1);
-    print_bytes("params ", sizeof p);
-    print_bytes("workspace ", least_workspace(&p));
+    const attn_params p = shape_call(SIZED);
+    print_value("params ", sizeof p);
+    print_value("workspace ", least_workspace(&p));
     board_paint_stack();
     run_attn(&p);
-    print_bytes("stack ", board_stack_used());
+    print_value("stack ", board_stack_used());
 }
 
 static void print_kernels(void)

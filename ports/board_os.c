@@ -5,10 +5,16 @@
 #include "board.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 void board_print(const char *text)
 {
     fputs(text, stdout);
+}
+
+void board_exit(int status)
+{
+    exit(status);
 }
 
 void board_start_counting(void)

@@ -79,9 +79,14 @@
 #define SOFT_FMA_WHY "attn.c was compiled without the instruction"
 #endif
 
-/* Binary64 that is software itself takes longer than integers do. */
-#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) ||                                  \
-    defined __riscv_float_abi_soft || defined __mips_soft_float || defined _SOFT_FLOAT
+/* Whether binary32 itself is software. */
+#if (defined __arm__ && !defined __ARM_FP) || defined __riscv_float_abi_soft ||                    \
+    defined __mips_soft_float || defined _SOFT_FLOAT
+#define SOFT_FLOAT
+#endif
+
+/* Binary64 that is software takes longer than integers do. */
+#if (defined __arm__ && !(defined __ARM_FP && (__ARM_FP & 8))) || defined SOFT_FLOAT
 #define FMA_BY_INTEGERS
 #define FMA_SOFT fma_integer
 #else

@@ -86,7 +86,7 @@ static inline uint32_t to_significand(uint32_t u, int *exponent)
 
 /* Numbers moved right by n bits. What falls out is kept as a last bit of 1, so that a sum with a number
  * that ends in 0, and the rounding of the sum higher up, are right. */
-static inline uint32_t moved32(uint32_t x, int n)
+KERNEL uint32_t moved32(uint32_t x, int n)
 {
     return n < 32 ? x >> n | (x << 1 << (31 - n) != 0) : x != 0;
 }
@@ -99,10 +99,20 @@ static inline uint64_t moved64(uint64_t x, int n)
     return (uint64_t)(high >> n) << 32 | high << 1 << (31 - n) | moved32(low, n);
 }
 
-/* x * 2^(exponent - 189) rounded to nearest even, with 0 < x < 2^63; sign is the first bit. */
+/* u * 2^(exponent - 157) rounded to nearest even, with 2^30 <= u < 2^31 and exponent from 1 to 254. Bit 23 of a
+ * significand adds 1 to the exponent. */
+KERNEL float rounded32(uint32_t sign, uint32_t u, int exponent)
+{
+    const uint32_t rest = u & 127;
+    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23);
+    u += rest + (u & 1) > 64;
+    return float_of(sign | u);
+}
+
+/* x * 2^(exponent - 189) rounded so, with 0 < x < 2^63; sign is the first bit. */
 static inline float rounded(uint32_t sign, uint64_t x, int exponent)
 {
-    uint32_t u, rest;
+    uint32_t u;
     for (; x >> 62 == 0; x <<= 1)
         exponent--;
     u = (uint32_t)(x >> 32) | ((uint32_t)x != 0);
@@ -112,10 +122,7 @@ static inline float rounded(uint32_t sign, uint64_t x, int exponent)
         u = moved32(u, 1 - exponent);
         exponent = 1;
     }
-    rest = u & 127;
-    u = (u >> 7) + ((uint32_t)(exponent - 1) << 23); /* Bit 23 of a significand adds 1. */
-    u += rest + (u & 1) > 64;
-    return float_of(sign | u);
+    return rounded32(sign, u, exponent);
 }
 
 /* An infinity or a NaN among them: no float operation on finite numbers. */
@@ -131,7 +138,7 @@ static inline float fma_not_finite(float a, float b, float c)
 
 /* Significands begin at bits 60 and, the product, 60 or 61: what bits fall out when the smaller
  * number is moved right does not matter to a difference so small that it moves left again. */
-static inline float fma_integer(float a, float b, float c)
+static inline float fma_any(float a, float b, float c)
 {
     const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
     uint32_t sign = (ua ^ ub) & 0x80000000u;
@@ -156,6 +163,46 @@ static inline float fma_integer(float a, float b, float c)
     if (p > x)
         return rounded(sign, p - x, ec + 2);
     return rounded(sign ^ 0x80000000u, x - p, ec + 2);
+}
+
+KERNEL int is_normal(uint32_t u)
+{
+    return (u << 1) + 0x01000000u >= 0x02000000u;
+}
+
+/* Frequent sums by words of 32 bits: normal numbers, of which c stays even where it is moved right. Only the
+ * product then ends in a bit that stands for others, and the sum does, too. Bit 29 begins c, and bit 28 or 29
+ * the product. A difference with few bits left is for fma_any. */
+static inline float fma_integer(float a, float b, float c)
+{
+    const uint32_t ua = bits_of(a), ub = bits_of(b), uc = bits_of(c);
+    const uint64_t p = (uint64_t)(ua << 8 | 0x80000000u) * (ub << 8 | 0x80000000u);
+    uint32_t x = (uc << 8 | 0x80000000u) >> 2, y = (uint32_t)(p >> 34) | (p << 30 != 0), sign = uc;
+    int ec = (int)(uc >> 23 & 255);
+    const int apart = (int)(ua >> 23 & 255) + (int)(ub >> 23 & 255) - 126 - ec;
+    if (!is_normal(ua) || !is_normal(ub) || !is_normal(uc) || apart > 5)
+        return fma_any(a, b, c);
+    if (apart > 0) {
+        x >>= apart;
+        ec += apart;
+    } else {
+        y = moved32(y, -apart);
+    }
+    if ((int32_t)(ua ^ ub ^ uc) >= 0) {
+        x += y;
+    } else if (x >= y) {
+        x -= y;
+    } else {
+        x = y - x;
+        sign = ~sign;
+    }
+    if (x < 1u << 26)
+        return fma_any(a, b, c);
+    for (ec++; x < 1u << 30; x <<= 1)
+        ec--;
+    if (ec < 1 || ec > 254)
+        return fma_any(a, b, c);
+    return rounded32(sign & 0x80000000u, x, ec);
 }
 #endif
 

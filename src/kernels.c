@@ -206,7 +206,7 @@ KERNEL void widen_i8_body(int hw, float *RESTRICT to, const int8_t *RESTRICT fro
     int64_t d;
     (void)hw;
     for (d = 0; d < n; d++)
-        to[d] = (float)from[d] * scale[d * step];
+        to[d] = times_byte(scale[d * step], from[d]);
 }
 
 #if defined FMA_SECOND_BUILD || (FMA_BASE && defined __F16C__)
@@ -405,6 +405,7 @@ KERNEL void add_values_body(int hw, int select, const attn_product *p)
     all_chains(hw, select, 0, &s, p->lanes.begin, p->lanes.end);
 }
 
+#if HAS_VECTORS
 #define EIGHT_KEYS 8
 
 /* The chains of eight keys go through s. */
@@ -464,6 +465,87 @@ KERNEL void qk_units_body(int hw, const attn_product *p)
     }
     ask_ahead(p->ahead, INT64_MAX);
 }
+
+#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
+#else
+/* Without vectors products are of bytes, which need no floating point: [dim / 4][lane] of the queries. */
+KERNEL void pack_units_body(int hw, float *to, const float *const *q, int64_t head_dim)
+{
+    four_bytes *const fours = (four_bytes *)(void *)to;
+    int8_t x[4];
+    int64_t d;
+    int r, i;
+    (void)hw;
+    for (r = 0; r < LANES; r++)
+        for (d = 0; d < head_dim; d += 4) {
+            for (i = 0; i < 4; i++)
+                x[i] = (int8_t)(int32_t)q[r][d + i];
+            fours[d / 4 * LANES + r] = four_of(x);
+        }
+}
+
+/* The products of a unit with the queries of one lane, */
+KERNEL void sum_unit(int32_t *sums, const four_bytes *q, const int8_t *k)
+{
+    int32_t sum = 0;
+    int t;
+    for (t = 0; t < UNIT; t += 4, q += LANES)
+        sum = add_four(sum, q[0], four_of(k + t));
+    sums[0] = sum;
+}
+
+/* and of all four, which read it once. */
+KERNEL void sum_unit_lanes(int32_t *sums, const four_bytes *q, const int8_t *k)
+{
+    int32_t sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;
+    int t;
+    for (t = 0; t < UNIT; t += 4, q += LANES) {
+        const four_bytes key = four_of(k + t);
+        sum0 = add_four(sum0, q[0], key);
+        sum1 = add_four(sum1, q[1], key);
+        sum2 = add_four(sum2, q[2], key);
+        sum3 = add_four(sum3, q[3], key);
+    }
+    sums[0] = sum0;
+    sums[1] = sum1;
+    sums[2] = sum2;
+    sums[3] = sum3;
+}
+
+KERNEL void add_unit(int hw, const attn_product *p, const q8_unit *k, int64_t unit, float *s)
+{
+    const four_bytes *const q = (const four_bytes *)(const void *)p->by + unit * (UNIT / 4) * LANES;
+    const float *const q_scale = p->scales + unit * LANES, k_scale = f16_to_f32(k->scale);
+    const int alone = p->lanes.end - p->lanes.begin == 1;
+    const int begin = alone ? p->lanes.begin : 0, end = alone ? p->lanes.end : LANES;
+    int32_t sums[LANES];
+    int r;
+    if (alone)
+        sum_unit(sums + begin, q + begin, k->q);
+    else
+        sum_unit_lanes(sums, q, k->q);
+    for (r = begin; r < end; r++) {
+        const float by = q_scale[r] * k_scale;
+        s[r] = fma32(hw, (float)sums[r], by, s[r]);
+    }
+}
+
+KERNEL void qk_units_body(int hw, const attn_product *p)
+{
+    const char *row = p->runs->run[0];
+    int64_t unit;
+    int j, r;
+    for (j = 0; j < p->n; j++, row += p->runs->stride) {
+        float *const s = p->to + j * LANES;
+        memset(s, 0, LANES * sizeof *s);
+        for (unit = 0; unit < p->dim / UNIT; unit++)
+            add_unit(hw, p, (const q8_unit *)(const void *)row + unit, unit, s);
+        for (r = 0; r < LANES; r++)
+            s[r] = s[r] * p->factor;
+    }
+    ask_ahead(p->ahead, INT64_MAX);
+}
+#endif
 
 static void add_values_soft(const attn_product *p)
 {
@@ -754,7 +836,6 @@ KERNEL void merge_body(int hw, float *a, float *b, int64_t head_dim_v)
 #define widen_bf16_body(hw, to, from, n) widen_body(bf16_to_f32, to, from, n)
 #define narrow_f16_body(hw, to, from, n) narrow_body(f16_from_f32, to, from, n)
 #define narrow_bf16_body(hw, to, from, n) narrow_body(bf16_from_f32, to, from, n)
-#define pack_units_body(hw, to, q, dim) pack_body(hw, to, q, dim)
 #define pv_body(hw, p) ((hw) ? add_values_hard(p) : add_values_soft(p))
 #define pv_select_body(hw, p) add_values_body(hw, DEAD_B, p)
 #define result_body(hw, out, o, l, factor, dim) result_rows(LANES, out, o, l, factor, dim)

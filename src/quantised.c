@@ -15,6 +15,7 @@
  */
 #pragma once
 
+#include "bytes.c"
 #include "halves.c"
 
 #define UNIT 32
@@ -41,7 +42,7 @@ static inline void load_q8(float *RESTRICT to, const q8_unit *RESTRICT from)
     const float d = f16_to_f32(from->scale);
     int i;
     for (i = 0; i < UNIT; i++)
-        to[i] = d * (float)from->q[i];
+        to[i] = times_byte(d, from->q[i]);
 }
 
 /* unpack_q5 and unpack_q4 make units of 8 bits with the same numbers and scale. */

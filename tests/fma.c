@@ -1,4 +1,5 @@
-/* fma.c - a * b + c rounded once: both forms without the instruction, and what each kernel set has.
+/* fma.c - a * b + c rounded once: both forms without the instruction, and what each kernel set
+ * has; products with bytes.
  * SPDX-License-Identifier: MIT
  *
  * The reference adds whole numbers of 576 bits. Inputs are built around what rounding twice would get
@@ -7,7 +8,8 @@
  */
 #define FMA_BY_BINARY64 /* both */
 #define FMA_BY_INTEGERS
-#include "../src/fma.c"
+#define SOFT_FLOAT /* times_byte by integers, too */
+#include "../src/bytes.c"
 #include "test.h"
 
 #include <stdlib.h>
@@ -209,6 +211,19 @@ static void check_random(const struct form *f, int64_t count)
     }
 }
 
+/* Products with every byte. */
+static void check_bytes(int64_t count)
+{
+    for (int64_t n = 0; n < count; n++) {
+        const float d = float_of(any_bits());
+        for (int q = -128; q < 128; q++) {
+            const float right = d * (float)q, y = times_byte(d, (int8_t)q);
+            CHECK(bits_of(y) == bits_of(right) || (is_nan(y) && is_nan(right)), "%a * %d is not %a",
+                  (double)d, q, (double)y);
+        }
+    }
+}
+
 TEST_GROUP(fma, RUN_EACH_SET, "multiply-adds round once, with and without the instruction")
 {
     const int64_t count = T.argc > 0 ? atoll(T.argv[0]) : 60000;
@@ -224,4 +239,7 @@ TEST_GROUP(fma, RUN_EACH_SET, "multiply-adds round once, with and without the in
         if (begin_case("%s, %lld at random", f->name, (long long)count))
             check_random(f, count);
     }
+    if (strcmp(kernels()->name, "portable") == 0 &&
+        begin_case("bytes, %lld at random", (long long)count / 64))
+        check_bytes(count / 64);
 }

@@ -9,14 +9,13 @@
 #   JOBS=N    targets at a time, as many as there are CPUs by default
 #   WRITE=1   writes the table to docs/boards.md, too (only with all targets)
 #
-# ports/board.c says what runs. A target passes if its program prints the hashes and checks that it prints
+# ports/board.c and examples/keyword.c say what runs. A target passes if its programs print the hashes and checks that they print
 # on this machine, compiled by `cc`. Each target compiles the library once. A target whose compiler or
 # emulator is missing is skipped with a sentence.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 list=tools/boards.txt
 page=docs/boards.md
-begin='<!-- table -->' end='<!-- /table -->'
 required="-std=c99 -pedantic -Wall -Wextra -Werror -ffp-contract=off -ffunction-sections -fdata-sections"
 
 fail()
@@ -55,13 +54,13 @@ target()
     flags=$(echo "$row" | column 5)
     sets=$(echo "$row" | column 6)
     needs=$(echo "$row" | column 7)
-    system=ports/board_os.c
+    system="ports/print.c ports/board_os.c"
     link=-static
     libraries=
     case $kind in
     arm* | riscv*)
         cpu=${kind% *}
-        system="ports/bare/start.c ports/bare/count_$cpu.c ports/bare/start_$cpu.S"
+        system="ports/print.c ports/bare/start.c ports/bare/count_$cpu.c ports/bare/start_$cpu.S"
         link="-nostartfiles -Lports/bare -T ports/bare/${kind#* }.ld"
         libraries=--specs=$([ "$cpu" = arm ] && echo nano.specs || echo picolibc.specs)
         runner="$runner -icount shift=0 -nographic -monitor none -serial none
@@ -105,9 +104,10 @@ build()
         objects="$objects $(compiled "$file")" || return 1
     done
     call=$(compiled ports/call.c) && without=$(compiled ports/call_without.c) &&
-        board=$(compiled ports/board.c) || return 1
+        board=$(compiled ports/board.c) && keyword=$(compiled examples/keyword.c) || return 1
     # shellcheck disable=SC2086
-    linked board "$board" $objects $library && linked call "$call" $objects $library &&
+    linked board "$board" $objects $library && linked keyword "$keyword" $objects $library &&
+        linked call "$call" $objects $library &&
         linked without "$call" $objects "$without"
 }
 
@@ -190,6 +190,25 @@ cells()
         }'
 }
 
+# integer_cells: the same of examples/keyword.c and of calls in whole numbers, for the second table
+integer_cells()
+{
+    differ=$(grep '^hash keyword' "$out/here" | grep -vxFf "$work/printed" | awk '{ printf " %s", $2 }')
+    { cat "$work/printed"; echo "flash $(bytes keyword)"; } | awk -v bits="${differ:+differ:$differ}" '
+        $1 == "keyword" { value[$2, ++times[$2]] = $3 }
+        $1 == "count" { count[$2, $3] = $4 }
+        $1 == "flash" { flash = $2 }
+        function calls(shape) {
+            return count[shape, "integer"] " / " count[shape, "attn"] " / " count[shape, "bytes"]
+        }
+        END {
+            printf "%s | %.2f %% | %d | %d + %d + %d | %.1f | %.1f | %.1f | %s | %s |\n", bits ? bits : "=",
+                value["error", 1] / 1e4, flash, value["arrays", 1], value["workspace", 1], value["stack", 1],
+                value["attention", 1] / 1e6, value["attention", 2] / 1e6, value["projections", 1] / 1e6,
+                calls(2), calls(3)
+        }'
+}
+
 missing_tool()
 {
     for tool in "$compiler" "${runner%% *}"; do
@@ -202,35 +221,68 @@ one()
 {
     target "$1"
     mkdir -p "$work"
-    rm -f "$work/row" "$work/skipped"
+    rm -f "$work/row" "$work/integer_row" "$work/skipped"
     tool=$(missing_tool)
     if [ -n "$tool" ]; then
         echo "$1: skipped, there is no $tool: apt-get install $needs" > "$work/skipped"
         return
     fi
     build > "$work/log" 2>&1 || { tail -5 "$work/log"; fail "$1 does not build: $work/log"; }
-    executed "$work/board.exe" | tr -d '\r' > "$work/printed"
+    { executed "$work/board.exe"; executed "$work/keyword.exe"; } | tr -d '\r' > "$work/printed"
     grep -q '^hash' "$work/printed" || { tail -5 "$work/printed"; fail "$1 does not run: $work/printed"; }
     measured=$(cells)
     [ -n "$measured" ] || fail "$1 cannot be measured"
     echo "| $1 | \`$compiler $flags\` | $measured" > "$work/row"
+    case $kind in
+    arm* | riscv*) echo "| $1 | $(integer_cells)" > "$work/integer_row" ;;
+    esac
 }
 
 # ---- all of them
 
 here() # what this machine prints
 {
-    cc -std=c99 -O2 -ffp-contract=off ports/board.c ports/board_os.c attn.c -lm -o "$out/board" &&
-        "$out/board" > "$out/here"
+    : > "$out/here"
+    for program in ports/board.c examples/keyword.c; do
+        cc -std=c99 -O2 -ffp-contract=off "$program" ports/print.c ports/board_os.c attn.c -lm -o "$out/here.exe" &&
+            "$out/here.exe" >> "$out/here" || return 1
+    done
+}
+
+# rows FILE NAME...: what the targets left
+rows()
+{
+    file=$1
+    shift
+    for name in "$@"; do
+        cat "$out/$name/$file" 2> /dev/null
+    done
 }
 
 table()
 {
     echo "| target | compiler | kernels | tests | bits | flash | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
     echo "|---|---|---|---|---|---|---|---|---|"
-    for name in "$@"; do
-        cat "$out/$name/row" 2> /dev/null
-    done
+    rows row "$@"
+}
+
+integer_table()
+{
+    echo "| target | bits | error | flash | RAM | attention, 4 frames a call | 1 frame a call | projections |" \
+        "1 row, 64 keys | 64 rows, 64 keys |"
+    echo "|---|---|---|---|---|---|---|---|---|---|"
+    rows integer_row "$@"
+}
+
+# put NAME FILE: the page with that file between its marks NAME
+put()
+{
+    awk -v begin="<!-- $1 -->" -v end="<!-- /$1 -->" -v table="$2" '
+        $0 == end { on = 0 }
+        !on { print }
+        $0 == begin { on = 1; while ((getline line < table) > 0) print line }' "$page" \
+        > "$out/page" || fail "cannot write $out/page"
+    mv "$out/page" "$page" || fail "cannot write $page"
 }
 
 case ${1:-} in
@@ -251,7 +303,8 @@ failed=0
 printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc 2> /dev/null || echo 2)}" -I NAME \
     sh tools/boards.sh --one "$out" NAME || failed=1
 table "$@" > "$out/table"
-cat "$out/table"
+integer_table "$@" > "$out/integers"
+cat "$out/table" "$out/integers"
 for name in "$@"; do
     cat "$out/$name/skipped" 2> /dev/null
 done
@@ -259,11 +312,7 @@ rows=$(grep -c '| = |' "$out/table")
 echo "boards: $rows of $# targets have every bit of this machine"
 if [ -n "${WRITE:-}" ]; then
     if [ -z "${all:-}" ] || [ "$rows" -ne $# ]; then fail "WRITE needs all targets"; fi
-    awk -v begin="$begin" -v end="$end" -v table="$out/table" '
-        $0 == end { on = 0 }
-        !on { print }
-        $0 == begin { on = 1; while ((getline line < table) > 0) print line }' "$page" \
-        > "$out/page" || fail "cannot write $out/page"
-    mv "$out/page" "$page" || fail "cannot write $page"
+    put table "$out/table"
+    put integers "$out/integers"
 fi
 [ "$failed" -eq 0 ] && ! grep -q 'differ:' "$out/table"

@@ -16,7 +16,6 @@ enum { SYS_WRITE0 = 0x04, SYS_EXIT_EXTENDED = 0x20, EXITED = 0x20026 };
 
 int main(int argc, char **argv);
 int semihost(int operation, void *argument);
-void board_exit(int status);
 void start(void);
 
 void board_print(const char *text)

@@ -1,0 +1,1 @@
+/^keyword workspace/d
