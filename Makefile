@@ -539,7 +539,7 @@ clean: ## removes the build folder
 
 help: ## this text
 	@echo "targets of attn $(VERSION):"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
 	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
 	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), SHARED= (no shared library),"
