@@ -10,7 +10,7 @@
 # again without products of bytes. Then the bugs of the file that
 # tools/mutants.txt lists must be noticed. EVERY=N plants one in N of them, another N-th for each commit.
 #
-# CC: the compiler; LINK: a command that links (default cc).
+# CC: the compiler; LINK: a command that links (default cc). ATTN_TEST_SAMPLE: the cases, 1/4 if not set.
 set -u
 build=${1:?"usage: avx512.sh BUILD OBJECT..."}
 shift
@@ -45,7 +45,7 @@ emulated() {
 passes() {
     set=$1
     shift
-    ATTN_TEST_QUICK=1 ATTN_TEST_SAMPLE=1/4 "$work/test" --kernels "$set" "$@" > "$work/log" 2>&1 || {
+    ATTN_TEST_QUICK=1 ATTN_TEST_SAMPLE=${ATTN_TEST_SAMPLE:-1/4} "$work/test" --kernels "$set" "$@" > "$work/log" 2>&1 || {
         echo "FAILED $set: $(tail -1 "$work/log")"
         grep -A 2 FAILED "$work/log" | head -12
         failed=1
@@ -68,7 +68,7 @@ plant() {
     shift
     emulated planted "$work/planted.c" "$@" || return 1
     # shellcheck disable=SC2046 # words
-    ! ATTN_TEST_QUICK=1 "$work/planted" --first --kernels "${where%%:*}" $(echo "${where#*:}" | tr , ' ') \
+    ! ATTN_TEST_QUICK=1 ATTN_TEST_SAMPLE=1/1 "$work/planted" --first --kernels "${where%%:*}" $(echo "${where#*:}" | tr , ' ') \
         > "$work/log" 2>&1
 }
 
