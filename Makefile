@@ -124,7 +124,7 @@ LIB_OBJECTS := $(call objects,$(PORTABLE) $(DEVICES) $(SIMD_SOURCES))
 PEER_OBJECTS := $(PEER_SOURCES:%.c=$(BUILD)/pic/%.o)
 
 CHECKS := check-house check-format check-werror check-canon check-bench check-math check-numerics check-subsets check-size check-memory \
-          check-stack check-hot-loops check-single check-package check-opencl check-mpi check-threads \
+          check-stack check-hot-loops check-avx512 check-single check-package check-opencl check-mpi check-threads \
           check-sanitize check-hash check-pytorch check-mutants
 
 .PHONY: all test fuzz fuzz-coverage bench boards prove-fma plot tune performance examples single check conformance install uninstall help \
@@ -462,6 +462,9 @@ check-stack: ## stack of a call
 check-hot-loops: ## inner loops are unrolled and keep nothing on the stack, by disassembly
 	sh tests/hot_loops.sh
 
+check-avx512: $(LIB) $(call objects,$(TESTS)) ## the kernels of AVX-512 on CPUs with AVX2, by SIMDe, where it is installed
+	$(Q)CC='$(CC)' LINK='$(LINK)' AR='$(AR)' sh tests/avx512.sh $(BUILD) $(call objects,$(TESTS))
+
 check-single: single $(LIB) $(call objects,$(TESTS) $(DEVICES)) ## the one file has the same bits with every compiler
 	$(Q)COMPILE='$(COMPILE) $(CFLAGS)' LINK='$(LINK)' RUN='$(RUN)' sh tests/single.sh $(BUILD) \
 	  $(call objects,$(TESTS) $(DEVICES))
@@ -550,7 +553,7 @@ clean: ## removes the build folder
 
 help: ## this text
 	@echo "targets of attn $(VERSION):"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
 	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
 	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), SHARED= (no shared library),"

@@ -1016,8 +1016,9 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
 #define ATTN_CPU_I8MM 128u
-#define ATTN_CPU_BF16 256u /* products of bf16 matrices on 64-bit ARM */
-#define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
+#define ATTN_CPU_BF16 256u     /* products of bf16 matrices on 64-bit ARM */
+#define ATTN_CPU_BF16_512 512u /* products of pairs of bf16 numbers by AVX-512 */
+#define ATTN_CPU_TILES 64u     /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
@@ -1032,6 +1033,9 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
+
+/* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);
@@ -2997,6 +3001,7 @@ static unsigned detect_cpu(void)
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+        found |= found & ATTN_CPU_AVX512 && r[0] & rounding ? ATTN_CPU_BF16_512 : 0;
         found &= r[0] & rounding ? ~0u : ~ATTN_CPU_TILES;
     }
     return found;
@@ -3099,14 +3104,16 @@ static const attn_kernels *get_portable(void)
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow;     /* Nonzero means that it is the form of the set before it for few rows. */
-    int native;     /* Zero means that it is for another kind of CPU. */
-    int rounds;     /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
+    int native; /* Zero means that it is for another kind of CPU. */
+    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows; the best
+                     * of several comes last. */
     unsigned needs; /* A CPU of its kind with these features runs it. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0, ON_X86, 0, ATTN_CPU_AVX512 },
     { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_bf16", attn_kernels_avx512_bf16, 0, ON_X86, 1, ATTN_CPU_BF16_512 },
     { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1, ATTN_CPU_TILES },
 #endif
 #ifdef ATTN_SIMD_AVX2
@@ -3144,7 +3151,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
 }
 
 /* best_kernels gives the best set for `rows` rows: the first that runs, its narrow form, or where
- * `fast` is set its form that rounds. Few rows gain nothing by that. */
+ * `fast` is set the last of its forms that round. Few rows gain nothing by that. */
 static const attn_kernels *best_kernels(int64_t rows, int fast)
 {
     const attn_kernels *best = NULL;

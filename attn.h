@@ -268,6 +268,7 @@
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
 #define attn_kernels_wasm ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm)
+#define attn_kernels_avx512_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_bf16)
 #define attn_kernels_avx512_amx ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_amx)
 #define attn_kernels_neon_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_bf16)
 #define attn_kernels_avx2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx2_narrow)
@@ -761,8 +762,9 @@ typedef struct attn_params {
      * it. 0 means off. */
     int integer;
     /* Nonzero lets products be of numbers rounded to bf16, q, K, p and V, with sums in f32, where the CPU
-     * has units for that: AMX on x86 with Linux, for calls of more than 16 rows a kv head, and BFMMLA on
-     * 64-bit ARM with Linux or macOS, for more than 8. All else is computed as without. Results then are not those of other machines (docs/numerics.md). Calls
+     * has units for that: on 64-bit x86, for calls of more than 16 rows a kv head, AMX with Linux or else
+     * AVX512_BF16; on 64-bit ARM with Linux or macOS, for more than 8, BFMMLA. All else is computed as
+     * without. Results then are not those of other machines (docs/numerics.md). Calls
      * without such a unit are computed as ever; attn_explain tells the kernels. With `integer` only
      * P V is rounded so. Calls over caches and parts take it; gradients, the other levels and devices
      * refuse it. The first call with it asks Linux for AMX, for the whole process. 0 means off. */

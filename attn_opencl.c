@@ -516,8 +516,9 @@ typedef struct attn_drop {
 #define ATTN_CPU_DOTS_256 16u
 #define ATTN_CPU_DOTS_ARM 32u
 #define ATTN_CPU_I8MM 128u
-#define ATTN_CPU_BF16 256u /* products of bf16 matrices on 64-bit ARM */
-#define ATTN_CPU_TILES 64u /* AMX with products of bf16, and AVX-512 that rounds to it */
+#define ATTN_CPU_BF16 256u     /* products of bf16 matrices on 64-bit ARM */
+#define ATTN_CPU_BF16_512 512u /* products of pairs of bf16 numbers by AVX-512 */
+#define ATTN_CPU_TILES 64u     /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
@@ -532,6 +533,9 @@ ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
+
+/* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
+ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
 
 /* Products by tiles of AMX, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void);

@@ -305,51 +305,19 @@ INLINE void squares_avx512(__m512 *x)
 #define FEW 8
 #include "attn_simd.h"
 
-/* ---- products by tiles of AMX: a set that rounds
+/* ---- products of numbers rounded to bf16: what both sets that round share
  *
- * A tile is 16 rows of 64 bytes. tdpbf16ps adds to 16 x 16 sums of f32 the products of 16 rows of 32
- * numbers with 32 rows of 16, two and two of which lie together as pairs. So logits are rows of K times
- * pairs of a query's numbers, and o is columns of V, 32 keys of each, times pairs of p. Four tiles of
- * sums share two of each kind. Tiles are in asm, which needs neither a target nor a header. */
+ * Numbers that are multiplied lie together as pairs in words of 32 bits. Rows of K and columns of V, 32
+ * keys of each, are multiplied with pairs of a query's numbers and pairs of p, one query a lane. What is
+ * not in a header of older compilers is in asm, which needs neither a target nor that header. */
 
 #if defined __x86_64__ && (defined __clang__ ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define HAS_TILES
+#define HAS_BF16
 #endif
 
-#ifdef HAS_TILES
-#define TILE 16
-#define TILE_FLOATS 256
+#ifdef HAS_BF16
+#define SQUARE 256         /* floats of 16 columns of a pack */
 #define ROW_BYTES (64 * 4) /* of a matrix of 64 lanes */
-#define TILE_LOAD(t, from, step)                                                                   \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                               \
-                     :                                                                             \
-                     : "r"(from), "r"((ptrdiff_t)(step))                                           \
-                     : "memory")
-#define TILE_STORE(t, to, step)                                                                    \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
-                     :                                                                             \
-                     : "r"(to), "r"((ptrdiff_t)(step))                                             \
-                     : "memory")
-#define TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
-#define TILE_DOT(sum, rows, pairs)                                                                 \
-    __asm__ volatile("tdpbf16ps %tmm" #pairs ", %tmm" #rows ", %tmm" #sum)
-
-/* Every kernel says what tiles are, and gives them back: the system saves them for threads that hold
- * some. */
-INLINE void open_tiles(void)
-{
-    static const struct {
-        uint8_t palette, row, reserved[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } all = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
-    __asm__ volatile("ldtilecfg %0" : : "m"(all));
-}
-
-INLINE void close_tiles(void)
-{
-    __asm__ volatile("tilerelease");
-}
 
 /* 16 numbers of each as bf16, to nearest even: those of a in the lower half. */
 INLINE __m512 round_two(__m512 a, __m512 b)
@@ -391,7 +359,7 @@ INLINE __m512 load_first_16(const void *from, int64_t n)
 }
 
 /* [ATTN_ROUNDED(head_dim) / 2][64 lanes] of pairs. */
-static void pack_amx(float *qt, const float *const *q, int64_t head_dim)
+static void pack_pairs(float *qt, const float *const *q, int64_t head_dim)
 {
     int64_t d;
     int v;
@@ -426,11 +394,11 @@ INLINE __m512 pair_of_keys(const attn_pack *p, int i, int64_t d)
                        load_first(odd ? row + p->stride + 4 * d : p->v, odd ? left : 0));
 }
 
-/* A tile for each 16 columns: [column][key]. */
-static void pack_values_amx(float *to, const attn_pack *p)
+/* For each 16 columns [column][key]. */
+static void pack_value_pairs(float *to, const attn_pack *p)
 {
     int64_t d;
-    for (d = 0; d < p->dim; d += TILE, to += TILE_FLOATS) {
+    for (d = 0; d < p->dim; d += 16, to += SQUARE) {
         __m512 square[16];
         EACH(i, 16)
             square[i] = pair_of_keys(p, i, d);
@@ -438,6 +406,273 @@ static void pack_values_amx(float *to, const attn_pack *p)
         EACH(i, 16)
             _mm512_storeu_ps(to + i * 16, square[i]);
     }
+}
+
+/* Whole vectors of lanes. */
+INLINE attn_lanes whole_vectors(attn_lanes lanes)
+{
+    const attn_lanes whole = { lanes.begin / 16 * 16, (lanes.end + 15) / 16 * 16 };
+    return whole;
+}
+
+/* p of the keys of packs `from` to to - 1 in pairs, behind what else products use of p->space;
+ * +0 stands for keys that are not of the product. */
+#define PAIRS_AT 1024
+INLINE void pack_weights(const attn_product *p, int from, int to, attn_lanes lanes)
+{
+    int i, at;
+    for (i = from * 16; i < to * 16; i++) {
+        const int j = 2 * i - p->first;
+        const float *const even = p->by + j * 64;
+        const int has_even = j >= 0 && j < p->n, has_odd = j + 1 >= 0 && j + 1 < p->n;
+        float *const pairs = p->space + PAIRS_AT + (i - from * 16) * 64;
+        for (at = lanes.begin; at < lanes.end; at += 16)
+            v_store(pairs + at, round_pairs(has_even ? v_load(even + at) : v_zero(),
+                                            has_odd ? v_load(even + 64 + at) : v_zero()));
+    }
+}
+
+/* Bits of the numbers among 16 pairs of bf16 that are not finite. */
+INLINE unsigned strange_numbers(__m512 pairs)
+{
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(v_int(pairs), exponent), exponent);
+}
+
+/* 16 columns of a pack, of which numbers that are not finite become +0; whether there are any. */
+static int scrub_columns(float *to, const float *from)
+{
+    unsigned any = 0;
+    int d;
+    for (d = 0; d < 16; d++) {
+        const __m512 x = v_load(from + d * 16);
+        const unsigned strange = strange_numbers(x);
+        any |= strange;
+        _mm512_storeu_si512(to + d * 16, _mm512_maskz_mov_epi16(~strange, v_int(x)));
+    }
+    return any != 0;
+}
+
+/* Column d of key k among 16 columns of a pack, in every lane. */
+INLINE vf number_of(const float *square, int64_t d, int k)
+{
+    uint16_t x;
+    memcpy(&x, (const uint16_t *)(const void *)square + d * ATTN_PANEL_KEYS + k, sizeof x);
+    return v_float(_mm512_set1_epi32((int)((uint32_t)x << 16)));
+}
+
+/* What scrub_columns left out of 16 columns, for the keys of a product from `key` on. */
+static void add_strange(const attn_product *p, float *o, const float *square, int key,
+                        int64_t columns)
+{
+    int64_t d;
+    int k, v;
+    for (d = 0; d < columns; d++)
+        for (k = 0; k < ATTN_PANEL_KEYS; k++) {
+            const int j = key + k - p->first;
+            const vf x = number_of(square, d, k);
+            if (!(strange_numbers(v_load(square + d * 16)) >> k & 1) || j < 0 || j >= p->n)
+                continue;
+            for (v = 0; v < 64; v += 16) {
+                const vf weight = v_load(p->by + j * 64 + v), sum = v_load(o + d * 64 + v);
+                v_store(o + d * 64 + v, v_dead(weight, sum, v_fma(x, weight, sum)));
+            }
+        }
+}
+
+/* Rare: numbers that are not finite come behind the others, one by one, and the others in the order of
+ * pv: `add` does so for 16 columns and a pack. */
+INLINE void select_by(void (*add)(float *, const float *, const float *, attn_lanes),
+                      const attn_product *p)
+{
+    const attn_lanes lanes = whole_vectors(p->lanes);
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const float *const pairs = p->space + PAIRS_AT;
+    float *const o = p->space, square[SQUARE];
+    int64_t d;
+    int i;
+    pack_weights(p, from, from + packs, lanes);
+    for (d = 0; d < p->dim; d += 16) {
+        const int64_t columns = p->dim - d < 16 ? p->dim - d : 16;
+        const float *const v = p->kv + from * ATTN_PANEL_FLOATS(p->dim) + d * 16;
+        int any = 0;
+        memcpy(o, p->to + d * 64, (size_t)columns * ROW_BYTES);
+        for (i = 0; i < packs; i++) {
+            any |= scrub_columns(square, v + i * ATTN_PANEL_FLOATS(p->dim));
+            add(o, square, pairs + i * 16 * 64, lanes);
+        }
+        for (i = 0; i < packs && any; i++)
+            add_strange(p, o, v + i * ATTN_PANEL_FLOATS(p->dim), (from + i) * ATTN_PANEL_KEYS,
+                        columns);
+        memcpy(p->to + d * 64, o, (size_t)columns * ROW_BYTES);
+    }
+}
+
+/* ---- by vdpbf16ps
+ *
+ * vdpbf16ps adds to each lane a sum of f32 two products. So each word of a row is multiplied with up to four
+ * vectors of pairs, and a register tile has four rows of four vectors or else eight. */
+
+/* It rounds to nearest even and takes subnormal numbers for 0, whatever the thread's mode is. */
+INLINE vf dot_bf16(vf sum, vf pairs, __m512i word)
+{
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(pairs), "v"(word));
+    return sum;
+}
+
+#define MOST_ROWS 8
+#define ROWS_BESIDE(width) ((width) == 4 ? 4 : MOST_ROWS)
+
+/* Adds `words` words of rows `step` bytes apart times pairs. */
+INLINE void add_dots(int rows, int width, vf sum[MOST_ROWS][4], const char *row, ptrdiff_t step,
+                     const float *pairs, int64_t words)
+{
+    ROLLED
+    for (; words > 0; words--, row += 4, pairs += 64) {
+        vf x[4];
+        EACH(v, width)
+            x[v] = v_load(pairs + 16 * v);
+        EACH(i, rows) {
+            const __m512i word = i_set1(row + i * step);
+            EACH(v, width)
+                sum[i][v] = dot_bf16(sum[i][v], x[v], word);
+        }
+    }
+}
+
+INLINE void qk_bf16_wide(int width, const attn_product *p, int at)
+{
+    const int rows = ROWS_BESIDE(width);
+    const ptrdiff_t step = p->runs->stride;
+    const char *k = *p->runs->run;
+    const vf factor = v_set1(p->factor);
+    float *s = p->to + at;
+    int j;
+    pace_avx512(p->ahead, (p->n + rows - 1) / rows);
+    for (j = 0; j < p->n; j += rows, k += rows * step, s += rows * 64) {
+        vf sum[MOST_ROWS][4];
+        EACH(i, rows)
+            EACH(v, width)
+                sum[i][v] = v_zero();
+        ask_avx512(p->ahead);
+        add_dots(rows, width, sum, k, step, p->by + at, (p->dim + 1) / 2);
+        EACH_OF(i, rows, p->n - j)
+            EACH(v, width)
+                v_store(s + i * 64 + 16 * v, v_mul(sum[i][v], factor));
+    }
+}
+
+static void qk_bf16(const attn_product *p)
+{
+    const attn_lanes lanes = whole_vectors(p->lanes);
+    const int width = (lanes.end - lanes.begin) / 16;
+    if (width < 4)
+        clear_others_avx512(p->to, p->n, lanes.begin, width);
+    if (width == 4)
+        qk_bf16_wide(4, p, lanes.begin);
+    else if (width == 3)
+        qk_bf16_wide(3, p, lanes.begin);
+    else if (width == 2)
+        qk_bf16_wide(2, p, lanes.begin);
+    else
+        qk_bf16_wide(1, p, lanes.begin);
+}
+
+/* `count` columns of o, of which v is the first pack. */
+INLINE void pv_bf16_wide(int width, float *o, int64_t count, const float *v, ptrdiff_t pack,
+                         int packs, const float *pairs, attn_ahead *ahead)
+{
+    const int rows = ROWS_BESIDE(width);
+    pace_avx512(ahead, (count + rows - 1) / rows);
+    for (; count > 0; count -= rows, o += rows * 64, v += rows * 16) {
+        vf sum[MOST_ROWS][4];
+        int n;
+        EACH(i, rows)
+            EACH(w, width)
+                sum[i][w] = i < count ? v_load(o + i * 64 + 16 * w) : v_zero();
+        ask_avx512(ahead);
+        for (n = 0; n < packs; n++)
+            add_dots(rows, width, sum, (const char *)(v + n * pack), 64, pairs + n * 16 * 64, 16);
+        EACH_OF(i, rows, count)
+            EACH(w, width)
+                v_store(o + i * 64 + 16 * w, sum[i][w]);
+    }
+}
+
+static void pv_bf16_columns(float *o, int64_t count, const float *v, ptrdiff_t pack, int packs,
+                            const float *pairs, attn_lanes lanes, attn_ahead *ahead)
+{
+    const int width = (lanes.end - lanes.begin) / 16;
+    o += lanes.begin;
+    pairs += lanes.begin;
+    if (width == 4)
+        pv_bf16_wide(4, o, count, v, pack, packs, pairs, ahead);
+    else if (width == 3)
+        pv_bf16_wide(3, o, count, v, pack, packs, pairs, ahead);
+    else if (width == 2)
+        pv_bf16_wide(2, o, count, v, pack, packs, pairs, ahead);
+    else
+        pv_bf16_wide(1, o, count, v, pack, packs, pairs, ahead);
+}
+
+static void pv_bf16(const attn_product *p)
+{
+    const attn_lanes lanes = whole_vectors(p->lanes);
+    const int from = p->first / ATTN_PANEL_KEYS;
+    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
+    const ptrdiff_t pack = ATTN_PANEL_FLOATS(p->dim);
+    pack_weights(p, from, from + packs, lanes);
+    pv_bf16_columns(p->to, p->dim, p->kv + from * pack, pack, packs, p->space + PAIRS_AT, lanes,
+                    p->ahead);
+}
+
+static void add_16_bf16(float *o, const float *v, const float *pairs, attn_lanes lanes)
+{
+    pv_bf16_columns(o, 16, v, 0, 1, pairs, lanes, NULL);
+}
+
+static void pv_select_bf16(const attn_product *p)
+{
+    select_by(add_16_bf16, p);
+}
+
+/* ---- by tiles of AMX
+ *
+ * A tile is 16 rows of 64 bytes. tdpbf16ps adds to 16 x 16 sums of f32 the products of 16 rows of 32
+ * numbers with 32 rows of 16, two and two of which lie together as pairs. Four tiles of sums share two of
+ * each kind. */
+
+#define TILE 16
+#define TILE_LOAD(t, from, step)                                                                   \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t                                               \
+                     :                                                                             \
+                     : "r"(from), "r"((ptrdiff_t)(step))                                           \
+                     : "memory")
+#define TILE_STORE(t, to, step)                                                                    \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                           \
+                     :                                                                             \
+                     : "r"(to), "r"((ptrdiff_t)(step))                                             \
+                     : "memory")
+#define TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
+#define TILE_DOT(sum, rows, pairs)                                                                 \
+    __asm__ volatile("tdpbf16ps %tmm" #pairs ", %tmm" #rows ", %tmm" #sum)
+
+/* Every kernel says what tiles are, and gives them back: the system saves them for threads that hold
+ * some. */
+INLINE void open_tiles(void)
+{
+    static const struct {
+        uint8_t palette, row, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } all = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    __asm__ volatile("ldtilecfg %0" : : "m"(all));
+}
+
+INLINE void close_tiles(void)
+{
+    __asm__ volatile("tilerelease");
 }
 
 /* Sums of 16 or 32 keys and lanes from `at` on, to p->space as [keys][32]. */
@@ -498,16 +733,9 @@ INLINE void qk_keys(const attn_product *p, int j, int count, attn_lanes lanes)
     }
 }
 
-/* Whole vectors of lanes. */
-INLINE attn_lanes tile_lanes(attn_lanes lanes)
-{
-    const attn_lanes whole = { lanes.begin / 16 * 16, (lanes.end + 15) / 16 * 16 };
-    return whole;
-}
-
 static void qk_amx(const attn_product *p)
 {
-    const attn_lanes lanes = tile_lanes(p->lanes);
+    const attn_lanes lanes = whole_vectors(p->lanes);
     const int width = (lanes.end - lanes.begin) / 16;
     int j, count;
     if (width < 4)
@@ -520,23 +748,6 @@ static void qk_amx(const attn_product *p)
         qk_keys(p, j, count, lanes);
     }
     close_tiles();
-}
-
-/* p of the keys of packs `from` to to - 1 in pairs, behind what qk_tiles and pv_rest use of p->space;
- * +0 stands for keys that are not of the product. */
-#define PAIRS_AT 1024
-INLINE void pack_pairs(const attn_product *p, int from, int to, attn_lanes lanes)
-{
-    int i, at;
-    for (i = from * 16; i < to * 16; i++) {
-        const int j = 2 * i - p->first;
-        const float *const even = p->by + j * 64;
-        const int has_even = j >= 0 && j < p->n, has_odd = j + 1 >= 0 && j + 1 < p->n;
-        float *const pairs = p->space + PAIRS_AT + (i - from * 16) * 64;
-        for (at = lanes.begin; at < lanes.end; at += 16)
-            v_store(pairs + at, round_pairs(has_even ? v_load(even + at) : v_zero(),
-                                            has_odd ? v_load(even + 64 + at) : v_zero()));
-    }
 }
 
 /* 16 or 32 columns, of which `v` is the first pack, and lanes of o. */
@@ -560,7 +771,7 @@ INLINE void pv_tiles(int columns, int lanes, float *o, const float *v, ptrdiff_t
             TILE_DOT(1, 4, 7);
         }
         if (columns == 32) {
-            TILE_LOAD(5, v + TILE_FLOATS, 64);
+            TILE_LOAD(5, v + SQUARE, 64);
             TILE_DOT(2, 5, 6);
         }
         if (columns == 32 && lanes == 32)
@@ -588,14 +799,14 @@ INLINE void pv_columns_amx(int columns, float *o, const float *v, ptrdiff_t pack
 
 static void pv_amx(const attn_product *p)
 {
-    const attn_lanes lanes = tile_lanes(p->lanes);
+    const attn_lanes lanes = whole_vectors(p->lanes);
     const int from = p->first / ATTN_PANEL_KEYS;
     const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
     const ptrdiff_t pack = ATTN_PANEL_FLOATS(p->dim);
     const float *const v = p->kv + from * pack, *const pairs = p->space + PAIRS_AT;
     const int64_t whole = p->dim / TILE * TILE, rest = p->dim - whole;
     int64_t d = 0;
-    pack_pairs(p, from, from + packs, lanes);
+    pack_weights(p, from, from + packs, lanes);
     pace_avx512(p->ahead, whole / 32 + 1);
     open_tiles();
     for (; d + 32 <= whole; d += 32) {
@@ -613,98 +824,45 @@ static void pv_amx(const attn_product *p)
     close_tiles();
 }
 
-/* Bits of the numbers among 16 pairs of bf16 that are not finite. */
-INLINE unsigned strange_numbers(__m512 pairs)
+static void add_16_amx(float *o, const float *v, const float *pairs, attn_lanes lanes)
 {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(v_int(pairs), exponent), exponent);
+    open_tiles();
+    pv_columns_amx(16, o, v, 0, 1, pairs, lanes);
+    close_tiles();
 }
 
-/* A tile of the panel, of which numbers that are not finite become +0; whether there are any. */
-static int scrub_tile(float *to, const float *from)
-{
-    unsigned any = 0;
-    int d;
-    for (d = 0; d < TILE; d++) {
-        const __m512 x = v_load(from + d * 16);
-        const unsigned strange = strange_numbers(x);
-        any |= strange;
-        _mm512_storeu_si512(to + d * 16, _mm512_maskz_mov_epi16(~strange, v_int(x)));
-    }
-    return any != 0;
-}
-
-/* Column d of key k of a tile of the panel, in every lane. */
-INLINE vf number_of(const float *square, int64_t d, int k)
-{
-    uint16_t x;
-    memcpy(&x, (const uint16_t *)(const void *)square + d * ATTN_PANEL_KEYS + k, sizeof x);
-    return v_float(_mm512_set1_epi32((int)((uint32_t)x << 16)));
-}
-
-/* What scrub_tile left out of 16 columns, for the keys of a product from `key` on. */
-static void add_strange(const attn_product *p, float *o, const float *square, int key,
-                        int64_t columns)
-{
-    int64_t d;
-    int k, v;
-    for (d = 0; d < columns; d++)
-        for (k = 0; k < ATTN_PANEL_KEYS; k++) {
-            const int j = key + k - p->first;
-            const vf x = number_of(square, d, k);
-            if (!(strange_numbers(v_load(square + d * 16)) >> k & 1) || j < 0 || j >= p->n)
-                continue;
-            for (v = 0; v < 64; v += 16) {
-                const vf weight = v_load(p->by + j * 64 + v), sum = v_load(o + d * 64 + v);
-                v_store(o + d * 64 + v, v_dead(weight, sum, v_fma(x, weight, sum)));
-            }
-        }
-}
-
-/* Rare: numbers that are not finite come behind the others, one by one, and the others in the order of
- * pv. 16 columns are at work at a time. */
 static void pv_select_amx(const attn_product *p)
 {
-    const attn_lanes lanes = tile_lanes(p->lanes);
-    const int from = p->first / ATTN_PANEL_KEYS;
-    const int packs = (p->first + p->n + ATTN_PANEL_KEYS - 1) / ATTN_PANEL_KEYS - from;
-    const float *const pairs = p->space + PAIRS_AT;
-    float *const o = p->space, square[TILE_FLOATS];
-    int64_t d;
-    int i;
-    pack_pairs(p, from, from + packs, lanes);
-    for (d = 0; d < p->dim; d += TILE) {
-        const int64_t columns = p->dim - d < TILE ? p->dim - d : TILE;
-        const float *const v = p->kv + from * ATTN_PANEL_FLOATS(p->dim) + d * 16;
-        int any = 0;
-        memcpy(o, p->to + d * 64, (size_t)columns * ROW_BYTES);
-        open_tiles();
-        for (i = 0; i < packs; i++) {
-            any |= scrub_tile(square, v + i * ATTN_PANEL_FLOATS(p->dim));
-            pv_columns_amx(16, o, square, 0, 1, pairs + i * 16 * 64, lanes);
-        }
-        close_tiles();
-        for (i = 0; i < packs && any; i++)
-            add_strange(p, o, v + i * ATTN_PANEL_FLOATS(p->dim), (from + i) * ATTN_PANEL_KEYS,
-                        columns);
-        memcpy(p->to + d * 64, o, (size_t)columns * ROW_BYTES);
-    }
+    select_by(add_16_amx, p);
 }
 
-/* Its own kernels, and those of the set of f32. */
-#define OWN_pack 0, pack_amx
+/* Their own kernels, and those of the set of f32. */
+#define OWN_pack 0, pack_pairs
+#define SECOND_(first, second, ...) second
+#define SECOND(...) SECOND_(__VA_ARGS__, )
+#define ROUNDED_ENTRY(result, kernel, parameters, arguments)                                       \
+    .kernel = SECOND(OWN_##kernel, kernel##_avx512),
+
+#define OWN_qk 0, qk_bf16
+#define OWN_pv 0, pv_bf16
+#define OWN_pv_select 0, pv_select_bf16
+static const attn_kernels kernels_avx512_bf16 = { .abi = ATTN_KERNEL_ABI,
+                                                  .rows = 64,
+                                                  .name = "avx512_bf16",
+                                                  .pack_values = pack_value_pairs,
+                                                  ATTN_SET_KERNELS(ROUNDED_ENTRY) };
+#undef OWN_qk
+#undef OWN_pv
+#undef OWN_pv_select
+
 #define OWN_qk 0, qk_amx
 #define OWN_pv 0, pv_amx
 #define OWN_pv_select 0, pv_select_amx
-#define SECOND_(first, second, ...) second
-#define SECOND(...) SECOND_(__VA_ARGS__, )
-#define TILE_ENTRY(result, kernel, parameters, arguments)                                          \
-    .kernel = SECOND(OWN_##kernel, kernel##_avx512),
 static const attn_kernels kernels_avx512_amx = { .abi = ATTN_KERNEL_ABI,
                                                  .rows = 64,
                                                  .name = "avx512_amx",
-                                                 .pack_values = pack_values_amx,
-                                                 ATTN_SET_KERNELS(TILE_ENTRY) };
+                                                 .pack_values = pack_value_pairs,
+                                                 ATTN_SET_KERNELS(ROUNDED_ENTRY) };
 #endif
 
 #if defined __clang__
@@ -723,7 +881,12 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
     return attn_cpu_features() & ATTN_CPU_AVX512 ? &kernels_avx512_narrow : NULL;
 }
 
-#ifdef HAS_TILES
+#ifdef HAS_BF16
+ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void)
+{
+    return attn_cpu_features() & ATTN_CPU_BF16_512 ? &kernels_avx512_bf16 : NULL;
+}
+
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void)
 {
     return attn_cpu_permits_tiles() ? &kernels_avx512_amx : NULL;
@@ -741,7 +904,12 @@ ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void)
 }
 #endif
 
-#ifndef HAS_TILES
+#ifndef HAS_BF16
+ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void)
+{
+    return NULL;
+}
+
 ATTN_API const attn_kernels *attn_kernels_avx512_amx(void)
 {
     return NULL;

@@ -95,6 +95,7 @@ static unsigned detect_cpu(void)
     if (found & ATTN_CPU_AVX2 && r[0] >= 1) {
         cpuid(7, 1, r);
         found |= r[0] & avx_dots ? ATTN_CPU_DOTS_256 : 0;
+        found |= found & ATTN_CPU_AVX512 && r[0] & rounding ? ATTN_CPU_BF16_512 : 0;
         found &= r[0] & rounding ? ~0u : ~ATTN_CPU_TILES;
     }
     return found;
@@ -197,14 +198,16 @@ static const attn_kernels *get_portable(void)
 static const struct kernel_source {
     const char *name;
     const attn_kernels *(*get)(void);
-    int narrow;     /* Nonzero means that it is the form of the set before it for few rows. */
-    int native;     /* Zero means that it is for another kind of CPU. */
-    int rounds;     /* Nonzero means that it is a form of the set before them that p.fast allows. */
+    int narrow; /* Nonzero means that it is the form of the set before it for few rows. */
+    int native; /* Zero means that it is for another kind of CPU. */
+    int rounds; /* Nonzero means that it is a form of the set before them that p.fast allows; the best
+                     * of several comes last. */
     unsigned needs; /* A CPU of its kind with these features runs it. */
 } kernel_sources[] = {
 #ifdef ATTN_SIMD_AVX512
     { "avx512", attn_kernels_avx512, 0, ON_X86, 0, ATTN_CPU_AVX512 },
     { "avx512_narrow", attn_kernels_avx512_narrow, 1, ON_X86, 0, ATTN_CPU_AVX512 },
+    { "avx512_bf16", attn_kernels_avx512_bf16, 0, ON_X86, 1, ATTN_CPU_BF16_512 },
     { "avx512_amx", attn_kernels_avx512_amx, 0, ON_X86, 1, ATTN_CPU_TILES },
 #endif
 #ifdef ATTN_SIMD_AVX2
@@ -242,7 +245,7 @@ ATTN_API const attn_kernels *attn_kernels_get(int index)
 }
 
 /* best_kernels gives the best set for `rows` rows: the first that runs, its narrow form, or where
- * `fast` is set its form that rounds. Few rows gain nothing by that. */
+ * `fast` is set the last of its forms that round. Few rows gain nothing by that. */
 static const attn_kernels *best_kernels(int64_t rows, int fast)
 {
     const attn_kernels *best = NULL;

@@ -64,7 +64,7 @@ expect "heads of K and V go with the others" one --num-heads 32
 want=2,8,8,512,512,64,64
 expect "preset dilated takes them" one dilated --seq-length 512
 expect "the rows of p.fast" files fast prefill --quick --iters 2
-expect "they run, or say why not" says 'bf16 fast .*\(avx512_amx\|neon_bf16\|skipped: no unit for products of bf16\)'
+expect "they run, or say why not" says 'bf16 fast .*\(avx512_amx\|avx512_bf16\|neon_bf16\|skipped: no unit for products of bf16\)'
 expect "short sequences of an expert" files experts experts --quick --iters 2
 expect "a preset" files preset latency --quick --iters 2
 expect "caches" files cache cache --quick --iters 2

@@ -39,7 +39,7 @@ static int64_t rows_of_usual(const attn_kernels *rounding)
 {
     if (rounding == NULL)
         return INT64_MAX;
-    return strcmp(rounding->name, "avx512_amx") == 0 ? 16 : 8;
+    return strncmp(rounding->name, "avx512", 6) == 0 ? 16 : 8;
 }
 
 /* Calls of few rows, gradients' kernels and machines without a unit have the bits of ever. */

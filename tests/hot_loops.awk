@@ -5,7 +5,7 @@
 #
 # A loop is the code from the target of a backward jump up to that jump. It is innermost if no other
 # backward jump lies in between, and hot if it then holds at least `least` multiply-adds of vectors,
-# fused ones of floats or sums of products of bytes. Prints a line for each: multiply-adds, accesses
+# fused ones of floats or sums of products of bytes or of bf16 numbers. Prints a line for each: multiply-adds, accesses
 # to the stack, function.
 
 # Loads and stores by way of the stack pointer, or of the frame pointer where the function has set
@@ -37,7 +37,7 @@ function report(    at, first, i, products, stack)
             continue
         products = stack = 0
         for (i = first; i <= at && (i == at || !backward(code[i], i)); i++) {
-            products += code[i] ~ /^vfn?m(add|sub)[0-9]+ps |vpdpbusd |^fml[as] .*\.4s/
+            products += code[i] ~ /^vfn?m(add|sub)[0-9]+ps |vpdpbusd |vdpbf16ps |^fml[as] .*\.4s/
             stack += on_stack(code[i])
         }
         if (i > at && products >= least)

@@ -5,7 +5,7 @@
 #     sh tests/hot_loops.sh        (LOOPS=1 lists the loops, STRICT=1 allows nothing)
 #
 # Disassembles each SIMD file as the Makefile compiles it and looks at every innermost loop with at
-# least 6 multiply-adds of vectors, of floats or bytes (hot_loops.awk), whatever function it is in:
+# least 6 multiply-adds of vectors, of floats, bytes or bf16 (hot_loops.awk), whatever function it is in:
 #
 # 1. The full tile of each set, MR x NV accumulators, has its loops: `tiles` of them at least hold
 #    MR * NV fused multiply-adds, or a multiple where the compiler unrolled.

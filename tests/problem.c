@@ -37,11 +37,20 @@ int fits_memory(const attn_params *p)
     return 1;
 }
 
-/* A CPU can run at most one set that rounds. */
+const char *const rounding_sets[ROUNDING_SETS] = { "avx512_amx", "avx512_bf16", "neon_bf16" };
+
+static const attn_kernels *rounding_set(const char *name)
+{
+    const attn_kernels *set = attn_kernels_find(name);
+    return set != NULL && set->pack_values != NULL ? set : NULL;
+}
+
 const attn_kernels *test_rounding_set(void)
 {
-    const attn_kernels *amx = attn_kernels_find("avx512_amx");
-    return amx != NULL ? amx : attn_kernels_find("neon_bf16");
+    const attn_kernels *set = rounding_set(T.only);
+    for (int i = 0; set == NULL && i < ROUNDING_SETS; i++)
+        set = rounding_set(rounding_sets[i]);
+    return set;
 }
 
 attn_params test_params(const attn_params *p)

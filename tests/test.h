@@ -48,12 +48,16 @@ typedef struct test_options {
 } test_options;
 extern test_options T;
 
-/* The kernel set that p.fast allows here; NULL = none. */
+/* The kernel sets that round, the best first. */
+enum { ROUNDING_SETS = 3 };
+extern const char *const rounding_sets[ROUNDING_SETS];
+
+/* The one that p.fast allows here, or that --kernels asks for; NULL = none. */
 const attn_kernels *test_rounding_set(void);
 
 /* Each set: once for each kernel set; fewer: those, but for other sets than the best of this CPU and
  * the one asked for only one case in four, as random ones differ little in what kernels see; rounded:
- * once for each set, and once for that which p.fast allows here. */
+ * once for each set, and once for each that p.fast allows here. */
 enum { RUN_ONCE, RUN_EACH_SET, RUN_FEWER, RUN_ROUNDED_TOO, RUN_IF_NAMED };
 
 /* Begins a line, and ends one: see the Makefile. */
