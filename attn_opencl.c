@@ -1804,7 +1804,7 @@ static inline float times_byte(float d, int8_t q)
         return d * (float)q;
     for (; x < 1u << 30; x <<= 1)
         exponent--;
-    return rounded32((u ^ (uint32_t)q) & 0x80000000u, x, exponent);
+    return rounded32((u & 0x80000000u) ^ (q < 0 ? 0x80000000u : 0u), x, exponent);
 }
 #else
 static inline float times_byte(float d, int8_t q)

@@ -137,10 +137,11 @@ static void add_masks(attn_params *p, int with)
         p->kv_segments = list.kv_segments;
     }
     p->tree_parents = with & TREE ? list.tree : NULL;
-    if (with & (BITMAP | CSR))
+    if (with & (BITMAP | CSR)) {
         p->block_mask.block_q = p->block_mask.block_k = 1;
-    p->block_mask.stride_batch = p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
-    p->block_mask.csr_stride_batch = p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
+        p->block_mask.stride_batch = p->block_mask.stride_head = ATTN_STRIDE_BROADCAST;
+        p->block_mask.csr_stride_batch = p->block_mask.csr_stride_head = ATTN_STRIDE_BROADCAST;
+    }
     p->block_mask.bitmap = with & BITMAP ? list.bitmap : NULL;
     if (with & CSR) {
         p->block_mask.row_offsets = list.row_offsets;
@@ -530,6 +531,19 @@ static void check_words(const row *r, const char *sentence)
     CHECK(strstr(sentence, number) != NULL, "'%s' does not show %s", sentence, number);
 }
 
+/* Without these outputs a call may be short, and another function refuses it. */
+static void check_short_refusal(const row *r, attn_params p)
+{
+    attn_status got;
+    if (strncmp(r->field, "lse", 3) == 0 || strncmp(r->field, "stats", 5) == 0)
+        return;
+    p.lse.data = p.stats.data = NULL;
+    paint_outputs();
+    got = attn_forward(&p, workspace, sizeof workspace);
+    CHECK(got == r->status, "without lse attn_forward says '%s'", attn_status_string(got));
+    check_untouched();
+}
+
 static void check_row(const row *r)
 {
     attn_params p = right_call(r->with);
@@ -540,6 +554,7 @@ static void check_row(const row *r)
     apply(r, &p);
     check_refusal(&p, sizeof workspace, r->status, sentence, sizeof sentence);
     check_words(r, sentence);
+    check_short_refusal(r, p);
     if (r->with & LATE)
         return;
     got = attn_workspace_size(&p, &need);
@@ -748,6 +763,26 @@ static void check_workspace(void)
     CHECK(strstr(sentence, "workspace") != NULL, "'%s'", sentence);
     CHECK(attn_forward(&p, workspace, least) == ATTN_OK, "the least that attn_check takes");
     CHECK(attn_forward(&p, workspace, info.workspace_bytes) == ATTN_OK, "one worker's need");
+}
+
+/* Lengths outside their range, in a call that is short else. */
+static void check_short_lengths(void)
+{
+    int32_t right[BATCH], wrong[BATCH];
+    for (int n = 0; n < 4; n++) {
+        attn_params p = right_call(PLAIN);
+        char sentence[300];
+        p.lse.data = p.stats.data = NULL;
+        for (int b = 0; b < BATCH; b++)
+            right[b] = wrong[b] = 1;
+        wrong[BATCH - 1] = n % 2 ? -1 : (n < 2 ? SEQ_Q : SEQ_KV) + 1;
+        p.q_len = n < 2 ? wrong : right;
+        p.kv_len = n < 2 ? right : wrong;
+        check_refusal(&p, sizeof workspace, ATTN_ERR_ARG, sentence, sizeof sentence);
+        wrong[BATCH - 1] = 1;
+        CHECK(test_is_short(&p) && attn_forward(&p, workspace, sizeof workspace) == ATTN_OK,
+              "the right call");
+    }
 }
 
 /* More room than memory has is still room: only what is needed is used. */
@@ -1087,6 +1122,8 @@ TEST_GROUP(errors, RUN_ONCE, "every field wrong in turn: status, sentence, nothi
     check_combinations();
     check_large();
     check_large_naive();
+    if (begin_case("lengths of short calls"))
+        check_short_lengths();
     check_workspace();
     check_endless_workspace();
     check_many_workers();

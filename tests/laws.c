@@ -1217,11 +1217,12 @@ static int short_calls;
 
 static void make_short(test_problem *t, int one_more)
 {
-    static const char *const names[] = { "causal",   "kv_len",   "q_len",    "gqa",     "bshd",
-                                         "odd_dims", "scale",    "window",   "chunked", "softcap",
-                                         "bool",     "key_base", "kv_begin", "sinks",   "softmax1",
-                                         "alibi",    "bias_f32", "segments", "dropout", "prefix" };
-    enum { SHORT_NAMES = 7, NAMES = sizeof names / sizeof *names };
+    static const char *const names[] = { "causal",   "kv_len",   "q_len",   "bshd",     "odd_dims",
+                                         "scale",    "window",   "chunked", "softcap",  "bool",
+                                         "key_base", "kv_begin", "sinks",   "softmax1", "alibi",
+                                         "bias_f32", "segments", "dropout", "prefix" };
+    static const int64_t groups[] = { 1, 2, 3, 7 };
+    enum { SHORT_NAMES = 6, NAMES = sizeof names / sizeof *names };
     int list[NAMES], count = 0;
     test_shape s = shape_random();
     attn_params p;
@@ -1231,6 +1232,8 @@ static void make_short(test_problem *t, int one_more)
     if (one_more)
         list[count++] = feature_find(names[rng_int(SHORT_NAMES, NAMES - 1)]);
     s.seq_kv = rng_int(0, 1) ? rng_int(1, 40) : rng_int(1, 256);
+    s.heads_kv = rng_int(1, 2);
+    s.heads_q = s.heads_kv * RNG_PICK(groups);
     s.no_lse = 1;
     s.stats = STATS_NEVER;
     features_make(t, s, list, count);

@@ -911,6 +911,42 @@ static void check_merges(void)
     }
 }
 
+/* ---- short calls run where attn_check is content */
+
+static void check_short_call(int *refused)
+{
+    enum { FLOATS = 5000, PLACES = 6, STEPS = 80 };
+    float *const memory = test_alloc(FLOATS * sizeof *memory);
+    float *place[PLACES];
+    attn_params p = {
+        .batch = 2, .num_heads_q = 2, .num_heads_kv = 1, .seq_len_q = 2, .head_dim = 4
+    };
+    const int spread = (int)rng_int(2, STEPS);
+    int ok;
+    p.seq_len_kv = rng_int(1, 5);
+    p.causal = (int)rng_int(0, 1);
+    p.layout = (int)rng_int(0, 1);
+    memset(memory, 0, FLOATS * sizeof *memory);
+    for (int i = 0; i < PLACES; i++)
+        place[i] =
+            memory + rng_int(0, spread) * 4 + (i == 5 ? 4 * spread + (int)rng_int(0, 24) : 0);
+    p.q.data = place[0];
+    p.k.data = place[1];
+    p.v.data = place[2];
+    p.o.data = place[3];
+    p.kv_len = rng_int(0, 1) ? (const int32_t *)(const void *)place[4] : NULL;
+    if (rng_int(0, 2) == 0)
+        p.o.stride_seq = rng_int(1, 20);
+    if (rng_int(0, 2) == 0)
+        p.o.stride_head = rng_int(1, 40);
+    if (rng_int(0, 3) == 0)
+        p.q.stride_seq = rng_int(4, 20);
+    CHECK(test_is_short(&p), "not short");
+    ok = strcmp(attn_check(&p, place[5], 15000, why, sizeof why), "ok") == 0;
+    *refused += !ok;
+    CHECK((attn_forward(&p, place[5], 15000) == ATTN_OK) == ok, "attn_check says: %s", why);
+}
+
 TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbours are not")
 {
     int refused = 0;
@@ -927,6 +963,11 @@ TEST_GROUP(overlap, RUN_ONCE, "outputs that share bytes are refused, and neighbo
         if (begin_case("random tensors, %d", round))
             random_pair(&refused);
     CHECK(!all_cases_run() || (refused > 800 && refused < 3600), "%d of 4000 refused", refused);
+    refused = 0;
+    for (int round = 0; round < 3000; round++)
+        if (begin_case("short calls, %d", round))
+            check_short_call(&refused);
+    CHECK(!all_cases_run() || (refused > 600 && refused < 2800), "%d of 3000 refused", refused);
     for (int round = 0; round < 50; round++)
         if (begin_case("interleaved, %d", round))
             check_interleaved();
