@@ -16,6 +16,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 list=tools/boards.txt
 page=docs/boards.md
+short_most=20480 # bytes of flash of short calls alone, compiled by -Os
 required="-std=c99 -pedantic -Wall -Wextra -Werror -ffp-contract=off -ffunction-sections -fdata-sections"
 
 fail()
@@ -107,8 +108,8 @@ build()
         board=$(compiled ports/board.c) && keyword=$(compiled examples/keyword.c) || return 1
     # shellcheck disable=SC2086
     linked board "$board" $objects $library && linked keyword "$keyword" $objects $library &&
-        linked call "$call" $objects $library &&
-        linked without "$call" $objects "$without"
+        linked call "$call" $objects $library && linked without "$call" $objects "$without" &&
+        linked short $required -DATTN_WITHOUT_LONG_CALLS "$call" $objects attn.c
 }
 
 # executed ARGUMENT...: a program by the target's emulator. Semihosting prints to stderr.
@@ -166,16 +167,18 @@ cells()
     {
         sed 's/^/board /' "$work/printed"
         sed 's/^/counted /' "$work/counts"
-        echo "size $(bytes call) $(bytes without)"
+        echo "size $(bytes call) $(bytes without) $(bytes short)"
         results "$out/here" | grep -vxFf "$work/printed" | sed 's/^/missing /'
         echo "all $(results "$out/here" | grep -c .)"
+        case "$kind $flags" in arm*-Os* | riscv*-Os*) echo "most $short_most" ;; esac
     } | awk '
         $1 == "board" && $2 == "kernels" { chosen = $3; for (i = 4; i <= NF; i++) sets = sets ", " $i }
         $1 == "board" { value[$2] = $3 }
         $1 == "counted" { count[$3, $4] = $5 }
-        $1 == "size" { flash = $2 - $4; static = $3 - $5 }
+        $1 == "size" { flash = $2 - $4; static = $3 - $5; short = $6 - $4 }
         $1 == "missing" { missing++; if ($2 == "hash") differ = differ " " $3 }
         $1 == "all" { all = $2 }
+        $1 == "most" && short > $2 { differ = differ " flash of short calls" }
         function ratio(shape) {
             if (!count[shape, "loop"])
                 return "-"
@@ -184,8 +187,8 @@ cells()
         }
         END {
             stack = value["stack"] ? " + " value["stack"] + value["params"] : ""
-            printf "**%s**%s | %d of %d | %s | %d | %d + %d%s | %s | %s |\n", chosen, sets, all - missing,
-                all, differ == "" ? "=" : "differ:" differ, flash, static, value["workspace"], stack,
+            printf "**%s**%s | %d of %d | %s | %d | %d | %d + %d%s | %s | %s |\n", chosen, sets, all - missing,
+                all, differ == "" ? "=" : "differ:" differ, flash, short, static, value["workspace"], stack,
                 ratio(0), ratio(1)
         }'
 }
@@ -261,8 +264,8 @@ rows()
 
 table()
 {
-    echo "| target | compiler | kernels | tests | bits | flash | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
-    echo "|---|---|---|---|---|---|---|---|---|"
+    echo "| target | compiler | kernels | tests | bits | flash | short calls alone | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
+    echo "|---|---|---|---|---|---|---|---|---|---|"
     rows row "$@"
 }
 
