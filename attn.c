@@ -10878,7 +10878,7 @@ static attn_status run_lists(call *c)
  * sentences: whoever changes what a field means need not look here, as a field that is set is not short.
  */
 
-/* -DATTN_WITHOUT_LONG_CALLS leaves nothing else to attn_forward: 20 KB of a board instead of 100. */
+/* With -DATTN_WITHOUT_LONG_CALLS attn_forward computes only these: 10 KB of a board instead of 100. */
 #ifdef ATTN_WITHOUT_LONG_CALLS
 enum { HAS_LONG_CALLS = 0, SHORT_KEYS = ATTN_CHUNK };
 #else
@@ -10960,7 +10960,6 @@ static const member unset_in_short[] = {
     BETWEEN(FIELD_AT(prefix), FIELD_AT(impl)),
     BETWEEN(FIELD_AT(auto_naive_keys), FIELD_AT(kernels)),
     BETWEEN(BEHIND(kernels), FIELD_AT(num_workers)),
-    BETWEEN(FIELD_AT(parallel_for), FIELD_AT(log)),
     BETWEEN(BEHIND(log_user), sizeof(attn_params)),
 };
 
@@ -11009,7 +11008,7 @@ static int has_short_sizes(const attn_params *p)
 static int is_worth_sharing(const attn_params *p)
 {
     const int64_t pairs = times(times(p->batch * p->num_heads_q, p->seq_len_q), p->seq_len_kv);
-    return OPENMP_THREADS && p->num_workers != 1 &&
+    return HAS_LONG_CALLS && OPENMP_THREADS && p->num_workers != 1 &&
            times(pairs, 2 * max64(p->head_dim, p->head_dim_v)) >= (int64_t)1 << 18;
 }
 
@@ -11018,7 +11017,8 @@ static int has_short_settings(const attn_params *p)
     const attn_kernels *kernels = p->kernels;
     return is_between(ATTN_LAYOUT_BHSD, p->layout, ATTN_LAYOUT_BSHD) &&
            is_between(ATTN_ALIGN_BOTTOM_RIGHT, p->alignment, ATTN_ALIGN_TOP_LEFT) &&
-           is_between(0, p->num_workers, SHORT_COUNT) && !is_worth_sharing(p) &&
+           is_between(0, p->num_workers, p->parallel_for ? 1 : SHORT_COUNT) &&
+           !is_worth_sharing(p) &&
            (!kernels ||
             (kernels->abi == ATTN_KERNEL_ABI && kernels->rows % 4 == 0 &&
              is_between(4, kernels->rows, ATTN_KERNEL_MAX_ROWS) && !kernels->pack_values));
@@ -11040,7 +11040,7 @@ static int set_tensor(short_tensor *t, const attn_params *p, const void *data, p
     t->count[2] = rows;
     for (axis = 0; axis < 3; axis++) {
         const int64_t stride = t->count[axis] <= 1 ? 0 : given[axis] ? given[axis] : packed[axis];
-        if (!is_between(0, stride, INT32_MAX))
+        if (given[axis] < 0 || !is_between(0, stride, INT32_MAX))
             return 0;
         t->stride[axis] = (ptrdiff_t)stride;
         last += (t->count[axis] - 1) * stride;
@@ -11330,6 +11330,12 @@ static void add_short_rows(const short_call *c, short_tile *t)
     kernels->result(c->out, c->acc, c->l, 1.0f, c->dim_v);
 }
 
+/* rows_of_head gives NULL where there are no keys. */
+static const float *rows_of_head(const short_tensor *x, int b, int head)
+{
+    return x->data ? x->data + b * x->stride[0] + head * x->stride[1] : NULL;
+}
+
 static void run_short(const short_call *c)
 {
     const int heads_kv = (int)c->k.count[1];
@@ -11338,8 +11344,8 @@ static void run_short(const short_call *c)
         for (head = 0; head < heads_kv; head++) {
             const int q_rows = (int)c->p->seq_len_q * c->group;
             short_tile t;
-            t.k = c->k.data + b * c->k.stride[0] + head * c->k.stride[1];
-            t.v = c->v.data + b * c->v.stride[0] + head * c->v.stride[1];
+            t.k = rows_of_head(&c->k, b, head);
+            t.v = rows_of_head(&c->v, b, head);
             for (first = 0; first < q_rows; first += c->kernels->rows) {
                 open_lanes(c, &t, b, head * c->group, first);
                 if (t.used)
@@ -11368,11 +11374,26 @@ static attn_status begin_short(const attn_params *p, const void *workspace, size
     if (!p || !open_short(p, c))
         return ATTN_ERR_UNSUPPORTED;
     if (is_empty(p))
-        return ATTN_OK;
+        return has_short_lengths(p) ? ATTN_OK : ATTN_ERR_ARG;
     need = lay_out_short(c, begin) - begin;
     if (!workspace || bytes < need)
         return ATTN_ERR_WORKSPACE;
     return has_short_data(c, workspace, (int64_t)need) ? ATTN_OK : ATTN_ERR_ARG;
+}
+
+/* why_not_short is all that attn_check says where there are no long calls. */
+static const char *why_not_short(attn_status status)
+{
+    switch (status) {
+    case ATTN_OK:
+        return "";
+    case ATTN_ERR_UNSUPPORTED:
+        return "this build computes short calls only (ATTN_WITHOUT_LONG_CALLS)";
+    case ATTN_ERR_WORKSPACE:
+        return "workspace is NULL or smaller than attn_workspace_size says";
+    default:
+        return "an array is NULL or overlaps another one, or a length is out of its range";
+    }
 }
 
 static attn_status forward_short(const attn_params *p, void *workspace, size_t bytes)
@@ -11617,7 +11638,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
         status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     } else {
         status = begin_short(p, workspace, bytes, &c);
-        put(&why, "attn_forward takes short calls alone (ATTN_WITHOUT_LONG_CALLS)");
+        put(&why, why_not_short(status));
     }
     return verdict(status, buffer, &why);
 }
@@ -11849,7 +11870,7 @@ static void explain_short(const attn_params *asked, text *why)
 {
     short_call c;
     if (open_short(asked, &c))
-        put(why, "; short: from the parameters to the kernels, without items");
+        put(why, "; short: computed directly, without a plan");
 }
 
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
@@ -11914,6 +11935,8 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
     info->impl_name = info->kernels_name = info->backend_name = "none";
+    if (!HAS_LONG_CALLS)
+        return ATTN_ERR_UNSUPPORTED;
     status = explain_plan(p, info);
     return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }

@@ -103,7 +103,7 @@ static void explain_short(const attn_params *asked, text *why)
 {
     short_call c;
     if (open_short(asked, &c))
-        put(why, "; short: from the parameters to the kernels, without items");
+        put(why, "; short: computed directly, without a plan");
 }
 
 static void explain_call(const attn_params *asked, const problem *pr, const plan *pl,
@@ -168,6 +168,8 @@ ATTN_API attn_status attn_explain(const attn_params *p, attn_info *info)
         return ATTN_ERR_ARG;
     memset(info, 0, sizeof *info);
     info->impl_name = info->kernels_name = info->backend_name = "none";
+    if (!HAS_LONG_CALLS)
+        return ATTN_ERR_UNSUPPORTED;
     status = explain_plan(p, info);
     return status ? status : attn_workspace_size(p, &info->workspace_bytes);
 }

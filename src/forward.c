@@ -240,7 +240,7 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
         status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
     } else {
         status = begin_short(p, workspace, bytes, &c);
-        put(&why, "attn_forward takes short calls alone (ATTN_WITHOUT_LONG_CALLS)");
+        put(&why, why_not_short(status));
     }
     return verdict(status, buffer, &why);
 }

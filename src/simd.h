@@ -2163,5 +2163,6 @@ static const attn_kernels isa(kernels) = { .abi = ATTN_KERNEL_ABI,
 #endif
 };
 #undef FEW
+#undef OF_MOST
 
 #endif

@@ -16,7 +16,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 list=tools/boards.txt
 page=docs/boards.md
-short_most=20480 # bytes of flash of short calls alone, compiled by -Os
+short_most=20480 # bytes of flash of short calls only, compiled by -Os
 required="-std=c99 -pedantic -Wall -Wextra -Werror -ffp-contract=off -ffunction-sections -fdata-sections"
 
 fail()
@@ -264,7 +264,7 @@ rows()
 
 table()
 {
-    echo "| target | compiler | kernels | tests | bits | flash | short calls alone | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
+    echo "| target | compiler | kernels | tests | bits | flash | short calls only | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
     echo "|---|---|---|---|---|---|---|---|---|---|"
     rows row "$@"
 }

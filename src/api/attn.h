@@ -143,10 +143,12 @@
  *   ATTN_WITHOUT_SENTENCES   leaves out every sentence about a call, for machines that nobody reads: the
  *                    check functions give the name of the status, other texts stay empty, and p.log
  *                    hears nothing.
- *   ATTN_WITHOUT_LONG_CALLS   leaves short calls alone to attn_forward (see there), of up to 1024 keys, for
- *                    machines with little memory: 10 KB of a Cortex-M4F instead of 100, where the linker
- *                    drops what nobody calls. All others get ATTN_ERR_UNSUPPORTED, also where a field is
- *                    wrong; a length or an array that is wrong gets ATTN_ERR_ARG.
+ *   ATTN_WITHOUT_LONG_CALLS   builds an attn_forward that computes only short calls (see there), of up to
+ *                    1024 keys: 10 KB of flash instead of 100 on a Cortex-M4F, if the linker drops unused
+ *                    functions (-ffunction-sections -fdata-sections -Wl,--gc-sections). Every other call
+ *                    gets ATTN_ERR_UNSUPPORTED, even if a field is wrong, and so does attn_explain. A wrong
+ *                    length, a missing array or an overlap gets ATTN_ERR_ARG, and so do rows of o between
+ *                    rows of an input. Vector kernels run only through p.kernels.
  *   ATTN_UNOPTIMIZED silences the note by which gcc and clang say that attn.c is compiled without
  *                    optimisation.
  */
@@ -852,11 +854,12 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
  * are asked for. The algorithm is the online softmax (Milakov and Gimelshein 2018, arXiv
  * 1805.02867; Dao et al. 2022, arXiv 2205.14135), in the order of docs/canon.md.
  *
- * A call is short if it sets nothing but sizes, layout, scale, q, k, v and o in f32, q_len, kv_len,
- * alignment (without offsets), causal, impl = TILED, kernels, num_workers and log, and has at most 256
- * keys, 1024 columns, and 32768 entries, heads and rows. Such a call goes to the kernels without a plan,
- * which takes an eighth of the time for the smallest and two thirds for 64 x 64 x 32; no bit depends on
- * it. It may run in less than attn_workspace_size asks for.
+ * A call is short if it sets only sizes, layout, scale, q, k, v and o in f32, q_len, kv_len, alignment
+ * (not OFFSET), causal, impl (DEFAULT or TILED), kernels, log, and workers of which one runs; if it has at
+ * most 256 keys, head_dim and head_dim_v are at most 1024, and batch, num_heads_q and seq_len_q at most
+ * 32768 each; if no stride is negative or broadcast, and no tensor spans 2 GiB; and, with OpenMP, if it is
+ * too small to share. It is computed directly, without a plan, in a seventh of the time for the smallest. The
+ * bits are the same. It may run in less than attn_workspace_size and attn_check ask for.
  *
  * Returns the errors of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */

@@ -12,7 +12,8 @@ typedef struct attn_info {
     int tile_rows, tile_keys; /* query rows and keys of a tile */
     int workers;              /* largest number of workers that run at once */
     /* Pieces of work, with logits; of divided keys only the longest list counts. A short call (see
-     * attn_forward) has none: it takes this way only where its arrays lie among each other. */
+     * attn_forward) has none: sizes here are those of the long way, which it takes if its arrays lie among
+     * each other. */
     int64_t items;
     int key_parts; /* parts of a row tile's keys, so that few rows use all workers; 1: undivided */
     size_t workspace_bytes;            /* what attn_workspace_size gives */
