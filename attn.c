@@ -100,9 +100,10 @@
 
 /* Whether an instruction can take several floats. The portable kernels compute several lanes at once if so,
  * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
- * these loops for it takes longer than loops without. */
+ * these loops for it takes longer than loops without. NEON of 32-bit ARM takes subnormal numbers for 0, so
+ * compilers have no use for it here. */
 #if !defined ATTN_SCALAR &&                                                                        \
-    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __aarch64__ ||                \
      defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
      defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
 #define HAS_VECTORS 1
@@ -10903,8 +10904,8 @@ typedef struct short_call {
     int group, dim, dim_v, tile; /* tile: most keys of a tile */
     float factor;
     /* ---- in the workspace */
-    float *qt, *s, *m, *l, *acc, *alpha,
-        *spare; /* spare: a row of +0, later of what nobody reads */
+    float *qt, *s, *m, *l, *acc, *alpha;
+    float *spare; /* a row of +0, later of what nobody reads */
     const float **in;
     float **out;
     int *begin, *end; /* of each lane, in the open tile */
@@ -10928,16 +10929,15 @@ static const attn_kernels short_set = { .abi = ATTN_KERNEL_ABI,
                                         .pv_select = pv_select_portable,
                                         .result = result_portable };
 
-static const attn_kernels *kernels_of_short(const attn_params *p)
+static const attn_kernels *kernels_of_short(int64_t rows)
 {
-    (void)p;
+    (void)rows;
     return &short_set;
 }
 #else
-static const attn_kernels *kernels_of_short(const attn_params *p)
+static const attn_kernels *kernels_of_short(int64_t rows)
 {
-    const int group = p->num_heads_kv ? (int)p->num_heads_q / (int)p->num_heads_kv : 1;
-    return best_kernels(p->seq_len_q * group, 0);
+    return best_kernels(rows, 0);
 }
 #endif
 
@@ -11070,8 +11070,8 @@ static int open_short(const attn_params *p, short_call *c)
     if (!sets_short_fields(p) || !has_short_sizes(p) || !has_short_settings(p))
         return 0;
     c->p = p;
-    c->kernels = p->kernels ? p->kernels : kernels_of_short(p);
     c->group = p->num_heads_kv ? (int)p->num_heads_q / (int)p->num_heads_kv : 1;
+    c->kernels = p->kernels ? p->kernels : kernels_of_short(p->seq_len_q * c->group);
     c->dim = (int)p->head_dim;
     c->dim_v = (int)(p->head_dim_v ? p->head_dim_v : p->head_dim);
     c->tile = (int)min64(p->seq_len_kv, SHORT_TILE);

@@ -108,9 +108,10 @@
 
 /* Whether an instruction can take several floats. The portable kernels compute several lanes at once if so,
  * and otherwise only those with a row. -DATTN_SCALAR says no. Helium has them, but what compilers make of
- * these loops for it takes longer than loops without. */
+ * these loops for it takes longer than loops without. NEON of 32-bit ARM takes subnormal numbers for 0, so
+ * compilers have no use for it here. */
 #if !defined ATTN_SCALAR &&                                                                        \
-    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __ARM_NEON ||                 \
+    (defined __SSE__ || defined _M_X64 || defined _M_IX86 || defined __aarch64__ ||                \
      defined _M_ARM64 || defined __ALTIVEC__ || defined __VX__ || defined __wasm_simd128__ ||      \
      defined __riscv_vector || defined __mips_msa || defined __loongarch_sx)
 #define HAS_VECTORS 1
