@@ -1759,6 +1759,23 @@ static inline int64_t pitch_of(int64_t dim)
     return times(ceil_div(dim, LINE) | 1, LINE);
 }
 
+/* The largest element is a number of 64 bits, which some machines align to 4 bytes. */
+struct aligned_number {
+    char before;
+    int64_t number;
+};
+
+/* alignment_of gives what addresses of elements, or of units, of that size are multiples of. */
+static inline int64_t alignment_of(int64_t bytes_each)
+{
+    return min64(bytes_each & -bytes_each, (int64_t)offsetof(struct aligned_number, number));
+}
+
+static inline int is_aligned(const void *data, int64_t bytes_each)
+{
+    return (uintptr_t)data % (uintptr_t)alignment_of(bytes_each) == 0;
+}
+
 /* stride_or gives a stride as it was given, with what 0 and "broadcast" mean. */
 static inline ptrdiff_t stride_or(ptrdiff_t stride, int64_t packed)
 {
@@ -3320,7 +3337,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     int64_t each;
     if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
-    if (n && (!dst || !src))
+    if (n && (!dst || !src || !is_aligned(dst, (int64_t)bytes_of(dst_dtype)) ||
+              !is_aligned(src, (int64_t)bytes_of(src_dtype))))
         return ATTN_ERR_ARG;
     each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
     if ((int64_t)n % each)
@@ -3335,7 +3353,8 @@ ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x,
     int64_t r;
     if (rows < 0 || dim < 1 || times(rows, dim) >= ADDRESS_LIMIT)
         return ATTN_ERR_ARG;
-    if (rows && (!to || !scales || !x))
+    if (rows &&
+        (!to || !scales || !x || !is_aligned(scales, sizeof *scales) || !is_aligned(x, sizeof *x)))
         return ATTN_ERR_ARG;
     for (r = 0; r < rows; r++)
         scales[r] = store_i8(to + r * dim, x + r * dim, dim);
@@ -3876,12 +3895,6 @@ typedef struct call_axes {
     int layout; /* attn_layout */
 } call_axes;
 
-/* The largest element is a number of 64 bits, which some machines align to 4 bytes. */
-struct aligned_number {
-    char before;
-    int64_t number;
-};
-
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;
@@ -3974,9 +3987,8 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 /* check_aligned wants an array to lie where the machine can read its elements. */
 static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
 {
-    const int64_t alignment =
-        min64(bytes_each & -bytes_each, (int64_t)offsetof(struct aligned_number, number));
-    if ((uintptr_t)data % (uintptr_t)alignment == 0)
+    const int64_t alignment = alignment_of(bytes_each);
+    if (is_aligned(data, bytes_each))
         return ATTN_OK;
     put(why, name);
     return bad_numbers(why, ATTN_ERR_ARG,
@@ -6331,6 +6343,8 @@ static const pair_rule pair_rules[] = {
     TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
     TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
     TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
+    ALONE(recent.k.data, recent.keys, "recent.k.data is given, but recent.keys is 0"),
+    ALONE(recent.v.data, recent.keys, "recent.v.data is given, but recent.keys is 0"),
     NUMBER_ALONE(recent.ring, recent.keys, " is set, but recent.keys is 0"),
     ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
     ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),
@@ -7749,7 +7763,7 @@ static void rotate_result(float *x, int64_t dim)
 ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim)
 {
     int64_t r;
-    if (!x || rows < 0 || dim < 1)
+    if (!x || !is_aligned(x, sizeof *x) || rows < 0 || dim < 1)
         return ATTN_ERR_ARG;
     for (r = 0; r < rows; r++)
         rotate_row(x + r * dim, dim);
@@ -11866,6 +11880,16 @@ static void explain_lists(const attn_params *p, const plan *pl, text *why)
                               : "; rows pass over keys that are not listed");
 }
 
+/* explain_products tells what else than exact products of f32 there is. */
+static void explain_products(const attn_params *p, const attn_kernels *kernels, text *why)
+{
+    if (p->integer)
+        put(why, "; integer: scores of whole numbers");
+    if (p->fast)
+        put(why, kernels->pack_values ? "; fast: products of bf16"
+                                      : "; fast: no kernels here round such a call");
+}
+
 static void explain_short(const attn_params *asked, text *why)
 {
     short_call c;
@@ -11883,6 +11907,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     explain_short(asked, &why);
     explain_prefix(pl, &why);
     explain_lists(p, pl, &why);
+    explain_products(p, pl->kernels, &why);
     put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)
@@ -13373,17 +13398,25 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
                                  (ptrdiff_t)(head) * (x).stride_head +                             \
                                  (ptrdiff_t)(at).row * (x).stride_seq)
 
-/* scales_of_side gives the scales of K or V of all layers, whose strides are resolved: an axis that is
- * shared has a stride of 0. */
-static const attn_scales *scales_of_side(const attn_cache *c, int side)
+static const attn_scales *given_scales(const attn_cache *c, int side)
 {
     return side == CACHE_K ? &c->k_scales : &c->v_scales;
+}
+
+/* scales_of_side gives the scales of K or V of all layers. An axis that is shared has a stride of 0. */
+static attn_scales scales_of_side(const attn_cache *c, int side)
+{
+    attn_scales x = *given_scales(c, side);
+    x.stride_batch = stride_or(x.stride_batch, 0);
+    x.stride_head = stride_or(x.stride_head, 0);
+    x.stride_dim = stride_or(x.stride_dim, 0);
+    return x;
 }
 
 /* scales_of_layer gives those of one layer: [head, dim]. */
 static attn_scales scales_of_layer(const attn_cache *c, int side, int64_t layer)
 {
-    attn_scales x = *scales_of_side(c, side);
+    attn_scales x = scales_of_side(c, side);
     x.data = x.data ? x.data + layer * x.stride_batch : NULL;
     return x;
 }
@@ -13505,7 +13538,7 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
 static attn_status check_scales_of(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
-    const attn_scales *x = scales_of_side(c, side);
+    const attn_scales *x = given_scales(c, side);
     const attn_status status = check_scales_given(s.name, s.storage.dtype, x, why);
     if (status || !x->stride_seq || x->stride_seq == ATTN_STRIDE_BROADCAST)
         return status;
@@ -13646,11 +13679,9 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
     const int64_t bytes_each = (int64_t)bytes_of(s.storage.dtype);
-    const attn_status status = check_whole_storage(c, &s, why);
+    attn_status status;
     area a;
     int axis;
-    if (status)
-        return status;
     for (axis = 0; axis < 4 && !s.storage.data; axis++)
         if (s.stride[axis] < 0) {
             put(why, s.name);
@@ -13659,6 +13690,9 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     if (room_of(s.storage.dtype, span_of(&s)) >= ADDRESS_LIMIT)
         return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
                            why);
+    status = check_whole_storage(c, &s, why);
+    if (status)
+        return status;
     a = area_of_storage(c, side);
     if (meets_itself(&a))
         return bad_storage(c, &s, ATTN_ERR_ARG, ROWS_SHARE, why);
@@ -13702,42 +13736,54 @@ static int64_t mean_floats(const attn_cache *c)
 
 static area area_of_scales(const attn_cache *c, int side)
 {
-    const attn_scales *x = scales_of_side(c, side);
+    const attn_scales x = scales_of_side(c, side);
     const int64_t count[] = { c->num_layers, c->num_heads_kv, side_of(c, side).dim };
-    const ptrdiff_t stride[] = { x->stride_batch, x->stride_head, x->stride_dim };
-    if (!x->data)
+    const ptrdiff_t stride[] = { x.stride_batch, x.stride_head, x.stride_dim };
+    if (!x.data)
         return area_of_bytes("", NULL, 0);
-    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x->data, 3, count, stride,
+    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x.data, 3, count, stride,
                    sizeof(float), 1);
 }
 
-/* The arrays of a cache beside its memory: storage, which it writes, and what it reads. */
-enum { CACHE_WRITES = CACHE_SIDES, CACHE_AREAS = CACHE_WRITES + 3 };
+/* The arrays of a cache: storage and state, which it writes, and what it reads. */
+enum { CACHE_WRITES = CACHE_SIDES + 1, CACHE_AREAS = CACHE_WRITES + 3 };
 
 static area area_of_cache(const attn_cache *c, int which)
 {
-    if (which < CACHE_WRITES)
+    if (which < CACHE_SIDES)
         return area_of_storage(c, which);
+    if (which < CACHE_WRITES)
+        return area_of_bytes("the state of the cache", c->begin, c->state_bytes);
     if (which < CACHE_WRITES + CACHE_SIDES)
         return area_of_scales(c, which - CACHE_WRITES);
     return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
 }
 
-/* check_storage_apart wants storage of the caller's own, and the memory, to share nothing with the rest
- * of the cache. */
-static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
-                                       text *why)
+/* check_memory_apart wants memory to share nothing with the arrays of a cache. */
+static attn_status check_memory_apart(const attn_cache *c, const void *memory, int64_t bytes,
+                                      text *why)
 {
     const area m = area_of_bytes("the memory", memory, bytes);
     attn_status status = ATTN_OK;
-    int i, j;
+    int i;
     for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        status = check_pair(&a, &m, why);
+    }
+    return status;
+}
+
+/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the cache. */
+static attn_status check_storage_apart(const attn_cache *c, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, j;
+    for (i = 0; i < CACHE_AREAS; i++) {
         const area a = area_of_cache(c, i);
         for (j = 0; j < i && j < CACHE_WRITES && !status; j++) {
             const area b = area_of_cache(c, j);
             status = check_pair(&a, &b, why);
         }
-        status = status ? status : check_pair(&a, &m, why);
     }
     return status;
 }
@@ -13776,15 +13822,19 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
     if (resolved->recent_rows < min64(resolved->recent, resolved->rows))
-        return bad_numbers(why, ATTN_ERR_ARG, "recent_rows (#) must be at least recent (#)",
-                           NUMBERS(c->recent_rows, c->recent));
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           c->recent < resolved->rows
+                               ? "recent_rows (#) must be at least recent (#)"
+                               : "recent_rows (#) must be at least the rows of a sequence (#)",
+                           NUMBERS(c->recent_rows, min64(c->recent, resolved->rows)));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
     scales = axes_of_scales(resolved);
     status = status ? status
                     : resolve_arrays(scale_fields, COUNT_OF(scale_fields), resolved, &scales, why);
+    name_shared(scale_fields, COUNT_OF(scale_fields), resolved);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
-    status = status ? status : check_storage_apart(resolved, NULL, 0, why);
+    status = status ? status : check_storage_apart(resolved, why);
     if (status)
         return status;
     *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
@@ -13851,10 +13901,12 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
     int64_t need;
     attn_status status = check_shape(c, &resolved, &need, &why);
     status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
-    status = status ? status : check_storage_apart(&resolved, memory, need, &why);
+    status = status ? status : check_memory_apart(&resolved, memory, need, &why);
     if (status)
         return status;
     place_arrays(&resolved, STATE_ARRAYS, memory);
+    /* With storage in place, these are the bytes before it. */
+    resolved.state_bytes = place_arrays(&resolved, STATE_ARRAYS, NULL) - (ALIGNMENT - 1);
     empty_cache(&resolved);
     *c = resolved;
     return done(ATTN_OK, &why);
@@ -14045,16 +14097,17 @@ static attn_status check_sequence(const attn_cache *c, const char *name, int64_t
     return check_index(name, q, c->num_sequences - 1, why);
 }
 
+/* check_chosen does not read a list that is longer than it can be: `once` tells that a sequence may come
+ * only once. */
 static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
-                                text *why)
+                                int once, text *why)
 {
-    const int64_t counts[] = { batch, c->num_sequences };
     int64_t b;
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (!sequences && batch > c->num_sequences)
+    if ((once || !sequences) && batch > c->num_sequences)
         return bad_numbers(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)",
-                           counts);
+                           NUMBERS(batch, c->num_sequences));
     for (b = 0; sequences && b < batch; b++) {
         const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
         if (values[1] < 0 || values[1] > values[2])
@@ -14111,7 +14164,7 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
     if (s->seq_len < 0 || s->seq_len > MOST)
         return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
                          s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
-    status = check_chosen(c, s->sequences, s->batch, why);
+    status = check_chosen(c, s->sequences, s->batch, 1, why);
     status = status ? status : check_distinct(s->sequences, s->batch, why);
     if (!status && s->batch)
         status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);
@@ -14787,12 +14840,11 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
 /* view_scales shows a layer's scales, which keys share, as sequences or pages do. */
 static attn_scales view_scales(const attn_cache *c, int side, int64_t layer)
 {
-    attn_scales x = scales_of_layer(c, side, layer);
+    attn_scales x = *given_scales(c, side);
     if (!x.data)
         return no_scales;
+    x.data = scales_of_layer(c, side, layer).data;
     x.stride_batch = x.stride_seq = ATTN_STRIDE_BROADCAST;
-    x.stride_head = x.stride_head ? x.stride_head : ATTN_STRIDE_BROADCAST;
-    x.stride_dim = x.stride_dim ? x.stride_dim : ATTN_STRIDE_BROADCAST;
     return x;
 }
 
@@ -14891,7 +14943,7 @@ static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t 
         return bad(why, ATTN_ERR_ARG, "params is NULL");
     status = status ? status : check_layer(c, layer, why);
     status = status ? status : check_view_size(c, batch, why);
-    status = status ? status : check_chosen(c, sequences, batch, why);
+    status = status ? status : check_chosen(c, sequences, batch, 0, why);
     return status ? status : check_window(c, p, why);
 }
 
@@ -14902,8 +14954,11 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     text why = text_in(why_text, why_bytes);
     attn_cache shown;
     attn_status status = check_view(c, layer, sequences, batch, p, &why);
-    if (!status && sequences)
-        status = check_memory(memory, bytes, view_bytes(c, batch), "attn_cache_view_size", &why);
+    if (!status && sequences) {
+        const int64_t need = view_bytes(c, batch);
+        status = check_memory(memory, bytes, need, "attn_cache_view_size", &why);
+        status = status ? status : check_memory_apart(c, memory, need, &why);
+    }
     if (status)
         return status;
     shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;
@@ -15411,7 +15466,7 @@ static attn_status check_snapshot(const attn_cache *c, const attn_snapshot *s, t
     attn_status status = check_cache(c, why);
     if (!status && !s)
         return bad(why, ATTN_ERR_ARG, "snapshot is NULL");
-    status = status ? status : check_chosen(c, s->sequences, s->batch, why);
+    status = status ? status : check_chosen(c, s->sequences, s->batch, 1, why);
     status = status ? status : check_distinct(s->sequences, s->batch, why);
     return status || !s->rope ? status : check_rope(s->rope, c->head_dim, why);
 }

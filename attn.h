@@ -667,8 +667,8 @@ typedef struct attn_state {
  * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
  *
  * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only
- * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only
- * keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
+ * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v, their scales (and dk, dv)
+ * hold only keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
  * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
  * counts.
  *
@@ -1001,7 +1001,7 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
  * 16. Rotating twice gives the rows again but for rounding. An outlier then spreads over its block, which
  * makes q5_0 and q4_0 keys far more accurate: rotate K before it is quantised and set
  * attn_params.rotated, or let a cache do so. Source: Ashkboos et al. 2024 (arXiv 2404.00456). Returns
- * ATTN_ERR_ARG if x is NULL, rows is below 0 or dim below 1. */
+ * ATTN_ERR_ARG if x is NULL or not aligned, rows is below 0 or dim below 1. */
 ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
@@ -1012,8 +1012,8 @@ ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
  * and numbers beyond 127 (Q8_0), 16 (Q5_0) or 8 (Q4_0) times 65504 come back as infinity or NaN.
  * ATTN_I8 needs scales and is refused: see attn_quantise_i8.
  * Arrays have the alignment of their type, units that of uint16_t. Returns ATTN_ERR_ARG if a type is
- * unknown or ATTN_I8, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
- * where a type has units of 32. */
+ * unknown or ATTN_I8, a pointer is NULL or not aligned and n is not 0, n is beyond PTRDIFF_MAX / 4, or n
+ * is not a multiple of 32 where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 
@@ -1022,8 +1022,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * The scale of a row is fl(a / 127), where a is its largest magnitude. A number becomes fl(x *
  * fl(1 / scale)) rounded to a whole one, ties to even, from -127 to 127. A row with a number that is not
  * finite has NaN as its scale and 0 as its numbers, so that it is read as NaN. If 1 / scale is not
- * finite, numbers are 0. Returns ATTN_ERR_ARG if a pointer is NULL and there are rows, rows is below
- * 0, dim is below 1, or rows * dim exceeds the address space. */
+ * finite, numbers are 0. Returns ATTN_ERR_ARG if a pointer is NULL or not aligned and there are rows,
+ * rows is below 0, dim is below 1, or rows * dim exceeds the address space. */
 ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x, int64_t rows,
                                       int64_t dim);
 
@@ -1272,8 +1272,9 @@ ATTN_API attn_status attn_rope_table(const attn_rope *rope, int64_t head_dim, in
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
  *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
  *   place as long as the cache or a view of it is used.
- * Aliasing. What is written, which is the storage of K and of V and the outputs of attn_cache_read,
- *   must not overlap anything else. The k and v of a step may overlap each other.
+ * Aliasing. What is written, which is the storage of K and of V, the state, the outputs of
+ *   attn_cache_read and the memory of a view, must not overlap anything else. The k and v of a step
+ *   may overlap each other.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
@@ -1302,8 +1303,9 @@ typedef struct attn_cache {
      * dim]. 0 means BHSD. */
     int layout;
     /* Storage of all layers, each of k and v in its own type; with units of 32, head_dim and all
-     * strides are multiples of 32. NULL data puts it into the memory of attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
-     * lies between rows; 0 means packed in `layout`. */
+     * strides are multiples of 32. NULL data puts it into the memory of attn_cache_init. stride_batch
+     * lies between sequences or, if paged, between pages; stride_seq lies between rows; 0 means packed
+     * in `layout`. */
     attn_output k, v;
     /* Scales of K and V in ATTN_I8, given with that type and only then: f32 [num_layers, num_heads_kv,
      * head_dim] and [num_layers, num_heads_kv, head_dim_v]. They come from a calibration, such as the
@@ -1324,8 +1326,9 @@ typedef struct attn_cache {
      * units or in ATTN_I8 are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
     /* How many keys, its own and those before it, a row reads unrounded, though turned, centered and
-     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
-     * that every key is read as stored. */
+     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if
+     * n > its own number - recent, in whatever step it comes (p.recent). 0 means that every key is read
+     * as stored. */
     int64_t recent;
     /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes
      * steps of up to n keys and can roll back n keys. 0 means recent + 255; `rows` are enough in any
@@ -1357,6 +1360,7 @@ typedef struct attn_cache {
     /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns,
      * centers and rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
+    int64_t state_bytes; /* of the arrays from `begin` on, all but storage */
 } attn_cache;
 
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens

@@ -108,7 +108,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
     int64_t each;
     if (!is_converted(dst_dtype) || !is_converted(src_dtype) || n > PTRDIFF_MAX / sizeof(float))
         return ATTN_ERR_ARG;
-    if (n && (!dst || !src))
+    if (n && (!dst || !src || !is_aligned(dst, (int64_t)bytes_of(dst_dtype)) ||
+              !is_aligned(src, (int64_t)bytes_of(src_dtype))))
         return ATTN_ERR_ARG;
     each = max64(storages[src_dtype].unit, storages[dst_dtype].unit);
     if ((int64_t)n % each)
@@ -123,7 +124,8 @@ ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x,
     int64_t r;
     if (rows < 0 || dim < 1 || times(rows, dim) >= ADDRESS_LIMIT)
         return ATTN_ERR_ARG;
-    if (rows && (!to || !scales || !x))
+    if (rows &&
+        (!to || !scales || !x || !is_aligned(scales, sizeof *scales) || !is_aligned(x, sizeof *x)))
         return ATTN_ERR_ARG;
     for (r = 0; r < rows; r++)
         scales[r] = store_i8(to + r * dim, x + r * dim, dim);

@@ -99,6 +99,16 @@ static void explain_lists(const attn_params *p, const plan *pl, text *why)
                               : "; rows pass over keys that are not listed");
 }
 
+/* explain_products tells what else than exact products of f32 there is. */
+static void explain_products(const attn_params *p, const attn_kernels *kernels, text *why)
+{
+    if (p->integer)
+        put(why, "; integer: scores of whole numbers");
+    if (p->fast)
+        put(why, kernels->pack_values ? "; fast: products of bf16"
+                                      : "; fast: no kernels here round such a call");
+}
+
 static void explain_short(const attn_params *asked, text *why)
 {
     short_call c;
@@ -116,6 +126,7 @@ static void explain_call(const attn_params *asked, const problem *pr, const plan
     explain_short(asked, &why);
     explain_prefix(pl, &why);
     explain_lists(p, pl, &why);
+    explain_products(p, pl->kernels, &why);
     put_tuning(pr, pl, &why); /* It comes before a list that may not fit. */
     explain_kernels(asked, pl->kernels, &why);
     if (asked->parallel_for && asked->num_workers == 0)

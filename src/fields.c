@@ -417,12 +417,6 @@ typedef struct call_axes {
     int layout; /* attn_layout */
 } call_axes;
 
-/* The largest element is a number of 64 bits, which some machines align to 4 bytes. */
-struct aligned_number {
-    char before;
-    int64_t number;
-};
-
 static const void *field_data(const call_field *f, const void *base)
 {
     const void *data;
@@ -515,9 +509,8 @@ static void resolve_strides_of(const call_field *f, const void *base, const call
 /* check_aligned wants an array to lie where the machine can read its elements. */
 static attn_status check_aligned(const char *name, const void *data, int64_t bytes_each, text *why)
 {
-    const int64_t alignment =
-        min64(bytes_each & -bytes_each, (int64_t)offsetof(struct aligned_number, number));
-    if ((uintptr_t)data % (uintptr_t)alignment == 0)
+    const int64_t alignment = alignment_of(bytes_each);
+    if (is_aligned(data, bytes_each))
         return ATTN_OK;
     put(why, name);
     return bad_numbers(why, ATTN_ERR_ARG,

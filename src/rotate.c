@@ -58,7 +58,7 @@ static void rotate_result(float *x, int64_t dim)
 ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim)
 {
     int64_t r;
-    if (!x || rows < 0 || dim < 1)
+    if (!x || !is_aligned(x, sizeof *x) || rows < 0 || dim < 1)
         return ATTN_ERR_ARG;
     for (r = 0; r < rows; r++)
         rotate_row(x + r * dim, dim);

@@ -100,6 +100,8 @@ static const pair_rule pair_rules[] = {
     TOGETHER(k_centered, sinks, NEEDS_LOGITS("sinks")),
     TOGETHER(k_centered, softmax1, NEEDS_LOGITS("softmax1")),
     TOGETHER(k_centered, logits.data, NEEDS_LOGITS("logits")),
+    ALONE(recent.k.data, recent.keys, "recent.k.data is given, but recent.keys is 0"),
+    ALONE(recent.v.data, recent.keys, "recent.v.data is given, but recent.keys is 0"),
     NUMBER_ALONE(recent.ring, recent.keys, " is set, but recent.keys is 0"),
     ALONE(recent.begin, recent.keys, "recent.begin is given, but recent.keys is 0"),
     ALONE(recent.entries, recent.keys, "recent.entries is given, but recent.keys is 0"),

@@ -249,11 +249,17 @@ int cache_is_unchanged(void)
            memcmp(memory, memory_before, memory_bytes) == 0;
 }
 
+static ptrdiff_t scale_step(ptrdiff_t stride)
+{
+    return stride == ATTN_STRIDE_BROADCAST ? 0 : stride;
+}
+
 /* The scale of a number, as attn_scales says where it lies. */
 static float scale_at(const attn_cache *c, int64_t layer, int side, int64_t h, int64_t d)
 {
     const attn_scales *x = side == 0 ? &c->k_scales : &c->v_scales;
-    return x->data[layer * x->stride_batch + h * x->stride_head + d * x->stride_dim];
+    return x->data[layer * scale_step(x->stride_batch) + h * scale_step(x->stride_head) +
+                   d * scale_step(x->stride_dim)];
 }
 
 /* The bits of value `at` of a key as f32. */
@@ -498,13 +504,12 @@ static float viewed_number(const attn_params *p, int side, int64_t h, int64_t d,
                            const unsigned char *at)
 {
     const attn_scales *x = side == 0 ? &p->k_scales : &p->v_scales;
-    const ptrdiff_t head = x->stride_head == ATTN_STRIDE_BROADCAST ? 0 : x->stride_head;
-    const ptrdiff_t dim = x->stride_dim == ATTN_STRIDE_BROADCAST ? 0 : x->stride_dim;
     int8_t number;
     if ((side == 0 ? p->k.dtype : p->v.dtype) != ATTN_I8)
         return x->data == NULL ? dtype_load(side == 0 ? p->k.dtype : p->v.dtype, at) : 0.5f;
     memcpy(&number, at, 1);
-    return scaled_load(number, x->data[h * head + d * dim]);
+    return scaled_load(number,
+                       x->data[h * scale_step(x->stride_head) + d * scale_step(x->stride_dim)]);
 }
 
 static int view_key_is_right(const attn_params *p, int64_t layer, int64_t b, int64_t sequence,

@@ -93,7 +93,8 @@ static float scale_of(int side, int64_t at)
     const int64_t dim = side == 0 ? BIT_DIM : BIT_DIM_V, h = at / (LONG * dim) % GROUP_HEADS;
     if (side == 0)
         return scales_k[h * BIT_DIM + at % dim];
-    return cache.v_scales.stride_dim == 0 ? scales_v[h] : scales_v[h * BIT_DIM_V + at % dim];
+    return cache.v_scales.stride_dim == ATTN_STRIDE_BROADCAST ? scales_v[h]
+                                                              : scales_v[h * BIT_DIM_V + at % dim];
 }
 
 /* All rows of K or V from f32 to the type of the cache, and back. */
@@ -224,7 +225,7 @@ static void run_plain(const passage *w)
     if (p.v.dtype == ATTN_I8) {
         p.v_scales.data = scales_v;
         p.v_scales.stride_batch = p.v_scales.stride_seq = ATTN_STRIDE_BROADCAST;
-        p.v_scales.stride_dim = cache.v_scales.stride_dim == 0 ? ATTN_STRIDE_BROADCAST : 0;
+        p.v_scales.stride_dim = cache.v_scales.stride_dim;
     }
     p.rotated = cache.rotated;
     p.k_centered = cache.k_mean != NULL;
@@ -512,7 +513,7 @@ static void move_cache(const passage *w)
     other.layout = (int)rng_int(0, 1);
     other.k.dtype = cache.k.dtype;
     other.v.dtype = cache.v.dtype;
-    set_cache_scales(&other, cache.v_scales.stride_dim == 0);
+    set_cache_scales(&other, cache.v_scales.stride_dim == ATTN_STRIDE_BROADCAST);
     other.rotated = cache.rotated;
     other.k_mean = cache.k_mean;
     if (cache.recent > 0) { /* The ring may be of another size. */

@@ -580,8 +580,80 @@ static void test_unwanted(void)
     CHECK(call_read(&call) == ATTN_OK && strcmp(why, "ok") == 0, "%s", why);
 }
 
+/* The state of a cache may not be written through other arguments. */
+static void check_state_apart(const char *name, attn_status (*call)(misuse_call *), misuse_call *a)
+{
+    cache_remember();
+    CHECK(call(a) == ATTN_ERR_ARG && strstr(why, name) != NULL, "'%s' without '%s'", why, name);
+    CHECK(cache_is_unchanged(), "something changed: %s", why);
+}
+
+static void test_state_apart(void)
+{
+    const char *const storage = "k overlaps the memory", *const state = "the state of the cache";
+    static misuse_call a;
+    if (!begin_case("arguments inside the state of a cache"))
+        return;
+    make_ready(PLAIN);
+    good_call(&a, PLAIN);
+    a.k.data = cache.begin;
+    check_state_apart(state, call_read, &a);
+    good_call(&a, PLAIN);
+    a.memory = cache.k.data;
+    check_state_apart(storage, call_view, &a);
+    a.memory = cache.length;
+    check_state_apart("overlaps the memory", call_view, &a);
+    good_call(&a, PLAIN);
+    a.s.rope = NULL;
+    a.s.v.data = cache.begin;
+    check_state_apart(state, call_append, &a);
+    CHECK((char *)cache.k.data - (char *)cache.begin >= cache.state_bytes, "storage is state");
+}
+
+/* A list that is longer than it may be is not read: behind this one no list goes on. */
+static void test_long_list(void)
+{
+    const int32_t three[3] = { 0, 1, 2 };
+    static misuse_call a;
+    if (!begin_case("a list of more sequences than there are"))
+        return;
+    make_ready(PLAIN);
+    good_call(&a, PLAIN);
+    a.s.sequences = three;
+    a.s.batch = 9;
+    check_state_apart("batch (9) must be at most num_sequences (3)", call_append, &a);
+}
+
+/* What one cache has of scales another one may take over, shared axes included. */
+static void test_scales_taken_over(void)
+{
+    static attn_cache first, second;
+    size_t bytes = 0;
+    int side;
+    if (!begin_case("scales that are taken over from a ready cache"))
+        return;
+    first = ready_shape(SCALED);
+    for (side = 0; side < 2; side++) {
+        attn_scales *const x = side ? &first.v_scales : &first.k_scales;
+        x->stride_batch = x->stride_head = ATTN_STRIDE_BROADCAST;
+        x->stride_seq = x->stride_dim = ATTN_STRIDE_BROADCAST;
+    }
+    second = first;
+    CHECK(attn_cache_init(&first, misuse_room.memory, sizeof misuse_room.memory, why, WHY) ==
+              ATTN_OK,
+          "%s", why);
+    CHECK(memcmp(&first.k_scales, &second.k_scales, sizeof first.k_scales) == 0 &&
+              memcmp(&first.v_scales, &second.v_scales, sizeof first.v_scales) == 0,
+          "shared axes are packed ones for the next cache");
+    second.k_scales = first.k_scales;
+    CHECK(attn_cache_size(&second, &bytes, why, WHY) == ATTN_OK && bytes > 0, "%s", why);
+}
+
 void test_cache_misuse(void)
 {
+    test_state_apart();
+    test_long_list();
+    test_scales_taken_over();
     test_recent();
     test_unwanted();
     test_good_calls();

@@ -1037,6 +1037,8 @@ static void check_null_pointers(void)
     attn_params p = right_call(PLAIN);
     attn_info info;
     char text[100];
+    float floats[64];
+    void *const odd = (char *)(floats + 16) + 1;
     size_t need;
     if (!begin_case("NULL instead of an argument"))
         return;
@@ -1054,6 +1056,17 @@ static void check_null_pointers(void)
     CHECK(attn_convert(NULL, ATTN_F32, NULL, ATTN_F16, 3) == ATTN_ERR_ARG, "attn_convert");
     CHECK(attn_convert(text, 8, text, ATTN_F16, 1) == ATTN_ERR_ARG, "attn_convert to type 8");
     CHECK(attn_convert(text, ATTN_F16, text, -1, 1) == ATTN_ERR_ARG, "attn_convert from type -1");
+    memset(floats, 0, sizeof floats);
+    CHECK(attn_convert(odd, ATTN_F16, floats, ATTN_F32, 1) == ATTN_ERR_ARG &&
+              attn_convert(floats, ATTN_F32, odd, ATTN_F32, 1) == ATTN_ERR_ARG &&
+              attn_convert(odd, ATTN_Q8_0, floats, ATTN_F32, 32) == ATTN_ERR_ARG &&
+              attn_convert(odd, ATTN_E4M3, floats, ATTN_F32, 1) == ATTN_OK,
+          "attn_convert at an odd address");
+    CHECK(attn_rotate((float *)(void *)odd, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)odd, floats, (float *)(void *)odd, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)odd, (float *)(void *)odd, floats, 1, 1) == ATTN_ERR_ARG &&
+              attn_quantise_i8((int8_t *)odd, floats, floats + 1, 1, 1) == ATTN_OK,
+          "rows or scales at an odd address");
 }
 
 /* ---- options from text ----------------------------------------------------------------------- */

@@ -571,8 +571,8 @@ typedef struct attn_state {
  * fields of attn_params describe the whole call: lengths, positions, masks, bias, per-token arrays.
  *
  * Where `rows` is set, q, o, lse, stats and state (and dout, dlse, dq of attn_backward) hold only
- * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v (and dk, dv) hold only
- * keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
+ * rows row_begin to row_begin + row_count - 1. Where `keys` is set, k and v, their scales (and dk, dv)
+ * hold only keys key_begin to key_begin + key_count - 1, in the caller's columns. The first row of these
  * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
  * counts.
  *
@@ -905,7 +905,7 @@ ATTN_API attn_status attn_alibi_slopes(float *slopes, int64_t num_heads);
  * 16. Rotating twice gives the rows again but for rounding. An outlier then spreads over its block, which
  * makes q5_0 and q4_0 keys far more accurate: rotate K before it is quantised and set
  * attn_params.rotated, or let a cache do so. Source: Ashkboos et al. 2024 (arXiv 2404.00456). Returns
- * ATTN_ERR_ARG if x is NULL, rows is below 0 or dim below 1. */
+ * ATTN_ERR_ARG if x is NULL or not aligned, rows is below 0 or dim below 1. */
 ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
 
 /* attn_convert() converts n contiguous elements from one attn_dtype to another.
@@ -916,8 +916,8 @@ ATTN_API attn_status attn_rotate(float *x, int64_t rows, int64_t dim);
  * and numbers beyond 127 (Q8_0), 16 (Q5_0) or 8 (Q4_0) times 65504 come back as infinity or NaN.
  * ATTN_I8 needs scales and is refused: see attn_quantise_i8.
  * Arrays have the alignment of their type, units that of uint16_t. Returns ATTN_ERR_ARG if a type is
- * unknown or ATTN_I8, a pointer is NULL and n is not 0, n is beyond PTRDIFF_MAX / 4, or n is not a multiple of 32
- * where a type has units of 32. */
+ * unknown or ATTN_I8, a pointer is NULL or not aligned and n is not 0, n is beyond PTRDIFF_MAX / 4, or n
+ * is not a multiple of 32 where a type has units of 32. */
 ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int src_dtype,
                                   size_t n);
 
@@ -926,8 +926,8 @@ ATTN_API attn_status attn_convert(void *dst, int dst_dtype, const void *src, int
  * The scale of a row is fl(a / 127), where a is its largest magnitude. A number becomes fl(x *
  * fl(1 / scale)) rounded to a whole one, ties to even, from -127 to 127. A row with a number that is not
  * finite has NaN as its scale and 0 as its numbers, so that it is read as NaN. If 1 / scale is not
- * finite, numbers are 0. Returns ATTN_ERR_ARG if a pointer is NULL and there are rows, rows is below
- * 0, dim is below 1, or rows * dim exceeds the address space. */
+ * finite, numbers are 0. Returns ATTN_ERR_ARG if a pointer is NULL or not aligned and there are rows,
+ * rows is below 0, dim is below 1, or rows * dim exceeds the address space. */
 ATTN_API attn_status attn_quantise_i8(int8_t *to, float *scales, const float *x, int64_t rows,
                                       int64_t dim);
 

@@ -38,8 +38,9 @@
  * Memory. attn_cache_size tells what attn_cache_init needs, with any alignment. Storage may be the
  *   caller's own instead, if c.k.data and c.v.data are set before. All this memory must stay in
  *   place as long as the cache or a view of it is used.
- * Aliasing. What is written, which is the storage of K and of V and the outputs of attn_cache_read,
- *   must not overlap anything else. The k and v of a step may overlap each other.
+ * Aliasing. What is written, which is the storage of K and of V, the state, the outputs of
+ *   attn_cache_read and the memory of a view, must not overlap anything else. The k and v of a step
+ *   may overlap each other.
  * Threads. A function that takes a const attn_cache may run in many threads at once; any other
  *   needs the cache for itself. attn_cache_write needs its layer's rows of its sequences for
  *   itself: writes, reads and attn_forward of other layers or other sequences may run beside it.
@@ -71,8 +72,9 @@ typedef struct attn_cache {
      * dim]. 0 means BHSD. */
     int layout;
     /* Storage of all layers, each of k and v in its own type; with units of 32, head_dim and all
-     * strides are multiples of 32. NULL data puts it into the memory of attn_cache_init. stride_batch lies between sequences or, if paged, between pages; stride_seq
-     * lies between rows; 0 means packed in `layout`. */
+     * strides are multiples of 32. NULL data puts it into the memory of attn_cache_init. stride_batch
+     * lies between sequences or, if paged, between pages; stride_seq lies between rows; 0 means packed
+     * in `layout`. */
     attn_output k, v;
     /* Scales of K and V in ATTN_I8, given with that type and only then: f32 [num_layers, num_heads_kv,
      * head_dim] and [num_layers, num_heads_kv, head_dim_v]. They come from a calibration, such as the
@@ -93,8 +95,9 @@ typedef struct attn_cache {
      * units or in ATTN_I8 are stored as they are. Source: Zhang et al. 2024 (arXiv 2410.02367). */
     const float *k_mean;
     /* How many keys, its own and those before it, a row reads unrounded, though turned, centered and
-     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if n > its own number - recent, in whatever step it comes (p.recent). 0 means
-     * that every key is read as stored. */
+     * rotated: the last words of a text then lose nothing to quantisation. A row reads number n so if
+     * n > its own number - recent, in whatever step it comes (p.recent). 0 means that every key is read
+     * as stored. */
     int64_t recent;
     /* Rows of each sequence's ring of recent keys, at least `recent`. A ring of recent + n - 1 rows takes
      * steps of up to n keys and can roll back n keys. 0 means recent + 255; `rows` are enough in any
@@ -126,6 +129,7 @@ typedef struct attn_cache {
     /* [num_layers, num_sequences, num_heads_kv, largest dim], scratch where attn_cache_write turns,
      * centers and rotates rows in f32 before it rounds them; NULL if it need not. */
     float *desks;
+    int64_t state_bytes; /* of the arrays from `begin` on, all but storage */
 } attn_cache;
 
 /* An attn_cache_step is a set of new keys and values. Set it to zero, then assign. With cu_seqlens

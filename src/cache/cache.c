@@ -202,12 +202,11 @@ static attn_cache copy_chosen(const attn_cache *c, const int32_t *sequences, int
 /* view_scales shows a layer's scales, which keys share, as sequences or pages do. */
 static attn_scales view_scales(const attn_cache *c, int side, int64_t layer)
 {
-    attn_scales x = scales_of_layer(c, side, layer);
+    attn_scales x = *given_scales(c, side);
     if (!x.data)
         return no_scales;
+    x.data = scales_of_layer(c, side, layer).data;
     x.stride_batch = x.stride_seq = ATTN_STRIDE_BROADCAST;
-    x.stride_head = x.stride_head ? x.stride_head : ATTN_STRIDE_BROADCAST;
-    x.stride_dim = x.stride_dim ? x.stride_dim : ATTN_STRIDE_BROADCAST;
     return x;
 }
 
@@ -306,7 +305,7 @@ static attn_status check_view(const attn_cache *c, int64_t layer, const int32_t 
         return bad(why, ATTN_ERR_ARG, "params is NULL");
     status = status ? status : check_layer(c, layer, why);
     status = status ? status : check_view_size(c, batch, why);
-    status = status ? status : check_chosen(c, sequences, batch, why);
+    status = status ? status : check_chosen(c, sequences, batch, 0, why);
     return status ? status : check_window(c, p, why);
 }
 
@@ -317,8 +316,11 @@ ATTN_API attn_status attn_cache_view(const attn_cache *c, int64_t layer, const i
     text why = text_in(why_text, why_bytes);
     attn_cache shown;
     attn_status status = check_view(c, layer, sequences, batch, p, &why);
-    if (!status && sequences)
-        status = check_memory(memory, bytes, view_bytes(c, batch), "attn_cache_view_size", &why);
+    if (!status && sequences) {
+        const int64_t need = view_bytes(c, batch);
+        status = check_memory(memory, bytes, need, "attn_cache_view_size", &why);
+        status = status ? status : check_memory_apart(c, memory, need, &why);
+    }
     if (status)
         return status;
     shown = sequences ? copy_chosen(c, sequences, batch, memory) : *c;

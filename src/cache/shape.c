@@ -83,17 +83,25 @@ typedef struct cache_place { /* A cache_place is rows row, row + 1, ... of an en
                                  (ptrdiff_t)(head) * (x).stride_head +                             \
                                  (ptrdiff_t)(at).row * (x).stride_seq)
 
-/* scales_of_side gives the scales of K or V of all layers, whose strides are resolved: an axis that is
- * shared has a stride of 0. */
-static const attn_scales *scales_of_side(const attn_cache *c, int side)
+static const attn_scales *given_scales(const attn_cache *c, int side)
 {
     return side == CACHE_K ? &c->k_scales : &c->v_scales;
+}
+
+/* scales_of_side gives the scales of K or V of all layers. An axis that is shared has a stride of 0. */
+static attn_scales scales_of_side(const attn_cache *c, int side)
+{
+    attn_scales x = *given_scales(c, side);
+    x.stride_batch = stride_or(x.stride_batch, 0);
+    x.stride_head = stride_or(x.stride_head, 0);
+    x.stride_dim = stride_or(x.stride_dim, 0);
+    return x;
 }
 
 /* scales_of_layer gives those of one layer: [head, dim]. */
 static attn_scales scales_of_layer(const attn_cache *c, int side, int64_t layer)
 {
-    attn_scales x = *scales_of_side(c, side);
+    attn_scales x = scales_of_side(c, side);
     x.data = x.data ? x.data + layer * x.stride_batch : NULL;
     return x;
 }
@@ -215,7 +223,7 @@ static attn_output desk_of(const attn_cache *c, int64_t layer, int64_t q, int64_
 static attn_status check_scales_of(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
-    const attn_scales *x = scales_of_side(c, side);
+    const attn_scales *x = given_scales(c, side);
     const attn_status status = check_scales_given(s.name, s.storage.dtype, x, why);
     if (status || !x->stride_seq || x->stride_seq == ATTN_STRIDE_BROADCAST)
         return status;
@@ -356,11 +364,9 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
 {
     const cache_side s = side_of(c, side);
     const int64_t bytes_each = (int64_t)bytes_of(s.storage.dtype);
-    const attn_status status = check_whole_storage(c, &s, why);
+    attn_status status;
     area a;
     int axis;
-    if (status)
-        return status;
     for (axis = 0; axis < 4 && !s.storage.data; axis++)
         if (s.stride[axis] < 0) {
             put(why, s.name);
@@ -369,6 +375,9 @@ static attn_status check_storage(const attn_cache *c, int side, text *why)
     if (room_of(s.storage.dtype, span_of(&s)) >= ADDRESS_LIMIT)
         return bad_storage(c, &s, ATTN_ERR_OVERFLOW, " with its strides exceeds the address space",
                            why);
+    status = check_whole_storage(c, &s, why);
+    if (status)
+        return status;
     a = area_of_storage(c, side);
     if (meets_itself(&a))
         return bad_storage(c, &s, ATTN_ERR_ARG, ROWS_SHARE, why);
@@ -412,42 +421,54 @@ static int64_t mean_floats(const attn_cache *c)
 
 static area area_of_scales(const attn_cache *c, int side)
 {
-    const attn_scales *x = scales_of_side(c, side);
+    const attn_scales x = scales_of_side(c, side);
     const int64_t count[] = { c->num_layers, c->num_heads_kv, side_of(c, side).dim };
-    const ptrdiff_t stride[] = { x->stride_batch, x->stride_head, x->stride_dim };
-    if (!x->data)
+    const ptrdiff_t stride[] = { x.stride_batch, x.stride_head, x.stride_dim };
+    if (!x.data)
         return area_of_bytes("", NULL, 0);
-    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x->data, 3, count, stride,
+    return area_of(side == CACHE_K ? "k_scales" : "v_scales", x.data, 3, count, stride,
                    sizeof(float), 1);
 }
 
-/* The arrays of a cache beside its memory: storage, which it writes, and what it reads. */
-enum { CACHE_WRITES = CACHE_SIDES, CACHE_AREAS = CACHE_WRITES + 3 };
+/* The arrays of a cache: storage and state, which it writes, and what it reads. */
+enum { CACHE_WRITES = CACHE_SIDES + 1, CACHE_AREAS = CACHE_WRITES + 3 };
 
 static area area_of_cache(const attn_cache *c, int which)
 {
-    if (which < CACHE_WRITES)
+    if (which < CACHE_SIDES)
         return area_of_storage(c, which);
+    if (which < CACHE_WRITES)
+        return area_of_bytes("the state of the cache", c->begin, c->state_bytes);
     if (which < CACHE_WRITES + CACHE_SIDES)
         return area_of_scales(c, which - CACHE_WRITES);
     return area_of_bytes("k_mean", c->k_mean, times(mean_floats(c), sizeof(float)));
 }
 
-/* check_storage_apart wants storage of the caller's own, and the memory, to share nothing with the rest
- * of the cache. */
-static attn_status check_storage_apart(const attn_cache *c, const void *memory, int64_t bytes,
-                                       text *why)
+/* check_memory_apart wants memory to share nothing with the arrays of a cache. */
+static attn_status check_memory_apart(const attn_cache *c, const void *memory, int64_t bytes,
+                                      text *why)
 {
     const area m = area_of_bytes("the memory", memory, bytes);
     attn_status status = ATTN_OK;
-    int i, j;
+    int i;
     for (i = 0; i < CACHE_AREAS && !status; i++) {
+        const area a = area_of_cache(c, i);
+        status = check_pair(&a, &m, why);
+    }
+    return status;
+}
+
+/* check_storage_apart wants storage of the caller's own to share nothing with the rest of the cache. */
+static attn_status check_storage_apart(const attn_cache *c, text *why)
+{
+    attn_status status = ATTN_OK;
+    int i, j;
+    for (i = 0; i < CACHE_AREAS; i++) {
         const area a = area_of_cache(c, i);
         for (j = 0; j < i && j < CACHE_WRITES && !status; j++) {
             const area b = area_of_cache(c, j);
             status = check_pair(&a, &b, why);
         }
-        status = status ? status : check_pair(&a, &m, why);
     }
     return status;
 }
@@ -486,15 +507,19 @@ static attn_status check_shape(const attn_cache *c, attn_cache *resolved, int64_
         return bad_field(why, ATTN_ERR_OVERFLOW, "num_pages", resolved->num_pages,
                          ", as many as all sequences can need, must be at most 2147483647");
     if (resolved->recent_rows < min64(resolved->recent, resolved->rows))
-        return bad_numbers(why, ATTN_ERR_ARG, "recent_rows (#) must be at least recent (#)",
-                           NUMBERS(c->recent_rows, c->recent));
+        return bad_numbers(why, ATTN_ERR_ARG,
+                           c->recent < resolved->rows
+                               ? "recent_rows (#) must be at least recent (#)"
+                               : "recent_rows (#) must be at least the rows of a sequence (#)",
+                           NUMBERS(c->recent_rows, min64(c->recent, resolved->rows)));
     status = check_storage(resolved, CACHE_K, why);
     status = status ? status : check_storage(resolved, CACHE_V, why);
     scales = axes_of_scales(resolved);
     status = status ? status
                     : resolve_arrays(scale_fields, COUNT_OF(scale_fields), resolved, &scales, why);
+    name_shared(scale_fields, COUNT_OF(scale_fields), resolved);
     status = status ? status : check_aligned("k_mean", resolved->k_mean, sizeof(float), why);
-    status = status ? status : check_storage_apart(resolved, NULL, 0, why);
+    status = status ? status : check_storage_apart(resolved, why);
     if (status)
         return status;
     *bytes = place_arrays(resolved, STATE_ARRAYS, NULL);
@@ -561,10 +586,12 @@ ATTN_API attn_status attn_cache_init(attn_cache *c, void *memory, size_t bytes, 
     int64_t need;
     attn_status status = check_shape(c, &resolved, &need, &why);
     status = status ? status : check_memory(memory, bytes, need, "attn_cache_size", &why);
-    status = status ? status : check_storage_apart(&resolved, memory, need, &why);
+    status = status ? status : check_memory_apart(&resolved, memory, need, &why);
     if (status)
         return status;
     place_arrays(&resolved, STATE_ARRAYS, memory);
+    /* With storage in place, these are the bytes before it. */
+    resolved.state_bytes = place_arrays(&resolved, STATE_ARRAYS, NULL) - (ALIGNMENT - 1);
     empty_cache(&resolved);
     *c = resolved;
     return done(ATTN_OK, &why);

@@ -61,16 +61,17 @@ static attn_status check_sequence(const attn_cache *c, const char *name, int64_t
     return check_index(name, q, c->num_sequences - 1, why);
 }
 
+/* check_chosen does not read a list that is longer than it can be: `once` tells that a sequence may come
+ * only once. */
 static attn_status check_chosen(const attn_cache *c, const int32_t *sequences, int64_t batch,
-                                text *why)
+                                int once, text *why)
 {
-    const int64_t counts[] = { batch, c->num_sequences };
     int64_t b;
     if (batch < 0)
         return bad_field(why, ATTN_ERR_ARG, "batch", batch, " must be at least 0");
-    if (!sequences && batch > c->num_sequences)
+    if ((once || !sequences) && batch > c->num_sequences)
         return bad_numbers(why, ATTN_ERR_ARG, "batch (#) must be at most num_sequences (#)",
-                           counts);
+                           NUMBERS(batch, c->num_sequences));
     for (b = 0; sequences && b < batch; b++) {
         const int64_t values[] = { b, sequences[b], c->num_sequences - 1 };
         if (values[1] < 0 || values[1] > values[2])
@@ -127,7 +128,7 @@ static attn_status check_step(const attn_cache *c, const attn_cache_step *s, tex
     if (s->seq_len < 0 || s->seq_len > MOST)
         return bad_field(why, ATTN_ERR_ARG, "seq_len", s->seq_len,
                          s->seq_len < 0 ? " must be at least 0" : " is no length in memory");
-    status = check_chosen(c, s->sequences, s->batch, why);
+    status = check_chosen(c, s->sequences, s->batch, 1, why);
     status = status ? status : check_distinct(s->sequences, s->batch, why);
     if (!status && s->batch)
         status = check_cu_seqlens("cu_seqlens", s->cu_seqlens, s->batch, s->seq_len, why);

@@ -270,7 +270,7 @@ static attn_status check_snapshot(const attn_cache *c, const attn_snapshot *s, t
     attn_status status = check_cache(c, why);
     if (!status && !s)
         return bad(why, ATTN_ERR_ARG, "snapshot is NULL");
-    status = status ? status : check_chosen(c, s->sequences, s->batch, why);
+    status = status ? status : check_chosen(c, s->sequences, s->batch, 1, why);
     status = status ? status : check_distinct(s->sequences, s->batch, why);
     return status || !s->rope ? status : check_rope(s->rope, c->head_dim, why);
 }
