@@ -279,6 +279,17 @@ INLINE void transpose_neon(float32x4_t *x)
     x[2] = vreinterpretq_f32_f64(vtrn2q_f64(a, c));
     x[3] = vreinterpretq_f32_f64(vtrn2q_f64(b, d));
 }
+INLINE uint32x4_t bytes_neon(const char *p)
+{
+    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8((uint32_t)load_word(p)))));
+}
+
+/* Whole numbers of the bits of words that mask has, less `raised`. */
+INLINE float32x4_t lower_neon(uint32x4_t x, uint32_t mask, int32_t raised)
+{
+    const int32x4_t number = vreinterpretq_s32_u32(vandq_u32(x, vdupq_n_u32(mask)));
+    return vcvtq_f32_s32(vsubq_s32(number, vdupq_n_s32(raised)));
+}
 #else
 #define REGISTERS 16
 #define v_max(a, b) vbslq_f32(greater_neon(a, b), a, b)
@@ -395,11 +406,6 @@ INLINE void transpose_neon(float32x4_t *x)
 
 /* ---- what they share */
 
-INLINE uint32x4_t bytes_neon(const char *p)
-{
-    return vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8((uint32_t)load_word(p)))));
-}
-
 /* Four 8-bit floats as the upper halves of 16 bits. */
 INLINE uint16x4_t upper_halves_neon(int32_t four)
 {
@@ -419,13 +425,6 @@ INLINE float32x4_t e4m3_neon(int32_t four)
     const uint16x4_t all = vceq_u16(vadd_u16(upper, upper), vdup_n_u16(0xfe00));
     const uint16x4_t nan = vand_u16(all, vdup_n_u16(0x7e00));
     return vmulq_n_f32(from_f16_neon(vorr_u16(half, nan)), 256.0f);
-}
-
-/* Whole numbers of the bits of words that mask has, less `raised`. */
-INLINE float32x4_t lower_neon(uint32x4_t x, uint32_t mask, int32_t raised)
-{
-    const int32x4_t number = vreinterpretq_s32_u32(vandq_u32(x, vdupq_n_u32(mask)));
-    return vcvtq_f32_s32(vsubq_s32(number, vdupq_n_s32(raised)));
 }
 
 INLINE float32x4_t i8_neon(const int8_t *p)

@@ -210,10 +210,10 @@ ATTN_API int attn_cpu_permits_tiles(void);
  * offers them; or pass one in p.kernels and define nothing. */
 ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
-ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_neon(void);   /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_neon32(void); /* 32-bit ARM with NEON and VFPv4 */
-ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
-ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
+ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
 /* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
