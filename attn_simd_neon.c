@@ -926,14 +926,14 @@ typedef struct two_sets {
 } two_sets;
 
 /* What a kernel changes in place: `rows` rows of `count` floats. */
-typedef struct region {
+typedef struct changed_floats {
     float *at;
     int64_t count, rows;
     ptrdiff_t apart;
-} region;
+} changed_floats;
 
 typedef struct attempt {
-    region regions[2];
+    changed_floats regions[2];
     uint32_t before;
     float kept[KEPT];
 } attempt;
@@ -966,8 +966,8 @@ INLINE int must_repeat(attempt *a)
     return 1;
 }
 
-#define NOTHING ((region){ 0 })
-#define FLOATS(at, count) ((region){ at, count, 1, 0 })
+#define NOTHING ((changed_floats){ 0 })
+#define FLOATS(at, count) ((changed_floats){ at, count, 1, 0 })
 
 /* CALL uses `set`, of which the compiler does not know which it is: so nothing of a kernel leaves it. */
 #define TRY(sets, first, second, CALL)                                                             \
@@ -1124,7 +1124,7 @@ INLINE void outer_piece(const two_sets *z, const attn_outer *f, int key, int64_t
     for (from = 0; from < f->count; from += q.count) {
         const int64_t written = (q.columns + VL - 1) / VL * VL;
         q.count = take_terms(terms, f, from, z->fast->rows, key, column);
-        TRY(z, ((region){ q.to, written, q.n, f->stride }), NOTHING, set->outer(&q));
+        TRY(z, ((changed_floats){ q.to, written, q.n, f->stride }), NOTHING, set->outer(&q));
     }
 }
 
