@@ -269,6 +269,7 @@ typedef struct attn_drop {
 #define ATTN_CPU_I8MM 128u
 #define ATTN_CPU_BF16 256u     /* products of bf16 matrices on 64-bit ARM */
 #define ATTN_CPU_BF16_512 512u /* products of pairs of bf16 numbers by AVX-512 */
+#define ATTN_CPU_NEON_32 1024u /* NEON and VFPv4 of 32-bit ARM */
 #define ATTN_CPU_TILES 64u     /* AMX with products of bf16, and AVX-512 that rounds to it */
 ATTN_API unsigned attn_cpu_features(void);
 
@@ -281,9 +282,10 @@ ATTN_API int attn_cpu_permits_tiles(void);
  * offers them; or pass one in p.kernels and define nothing. */
 ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
-ATTN_API const attn_kernels *attn_kernels_neon(void); /* 64-bit ARM */
-ATTN_API const attn_kernels *attn_kernels_sse2(void); /* x86 without AVX2 */
-ATTN_API const attn_kernels *attn_kernels_wasm(void); /* WebAssembly with SIMD128 */
+ATTN_API const attn_kernels *attn_kernels_neon(void);   /* 64-bit ARM */
+ATTN_API const attn_kernels *attn_kernels_neon32(void); /* 32-bit ARM with NEON and VFPv4 */
+ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
+ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
 /* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
@@ -298,6 +300,7 @@ ATTN_API const attn_kernels *attn_kernels_neon_bf16(void);
 ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_neon32_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 

@@ -21,6 +21,11 @@
 #else
 #define ON_ARM64 0
 #endif
+#ifdef __arm__
+#define ON_ARM32 1
+#else
+#define ON_ARM32 0
+#endif
 #ifdef __wasm__
 #define ON_WASM 1
 #define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
@@ -67,6 +72,10 @@ static unsigned saved_registers(void)
 }
 #endif
 
+#if (defined __aarch64__ || defined __arm__) && defined __linux__
+#include <sys/auxv.h>
+#endif
+
 #if ON_X86 && (GNU_C || defined _MSC_VER)
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
  * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
@@ -101,8 +110,6 @@ static unsigned detect_cpu(void)
     return found;
 }
 #elif defined __aarch64__ && defined __linux__
-#include <sys/auxv.h>
-
 /* HWCAP_ASIMDDP is bit 20, HWCAP2_I8MM bit 13, and HWCAP2_BF16 bit 14. */
 static unsigned detect_cpu(void)
 {
@@ -128,6 +135,18 @@ static unsigned detect_cpu(void)
     return CPU_KNOWN | ATTN_CPU_DOTS_ARM |
            (has_feature("hw.optional.arm.FEAT_I8MM") ? ATTN_CPU_I8MM : 0) |
            (has_feature("hw.optional.arm.FEAT_BF16") ? ATTN_CPU_BF16 : 0);
+}
+#elif defined __arm__ && defined __linux__
+/* HWCAP_NEON is bit 12, HWCAP_VFPv4 bit 16. */
+static unsigned detect_cpu(void)
+{
+    const unsigned long both = 1ul << 12 | 1ul << 16;
+    return CPU_KNOWN | ((getauxval(AT_HWCAP) & both) == both ? ATTN_CPU_NEON_32 : 0);
+}
+#elif defined __arm__ && defined __ARM_NEON && defined __ARM_FEATURE_FMA
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_NEON_32;
 }
 #else
 static unsigned detect_cpu(void)
@@ -218,6 +237,8 @@ static const struct kernel_source {
     { "neon", attn_kernels_neon, 0, ON_ARM64, 0, 0 },
     { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0, 0 },
     { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
+    { "neon32", attn_kernels_neon32, 0, ON_ARM32, 0, ATTN_CPU_NEON_32 },
+    { "neon32_narrow", attn_kernels_neon32_narrow, 1, ON_ARM32, 0, ATTN_CPU_NEON_32 },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },

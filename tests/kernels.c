@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, ROUNDS = 120 };
+enum { MAX_ROWS = ATTN_KERNEL_MAX_ROWS, ROUNDS = 120, SMALL_ROUNDS = 40 };
 
 static const attn_kernels *tested, *portable;
 
@@ -37,9 +37,18 @@ static float *matrix(int64_t count)
     return (uintptr_t)p % 64 == 0 ? p : align_up(test_alloc(bytes + 64));
 }
 
+static int small_round; /* Whether matrices may hold subnormal numbers, or make them. */
+
+static float size_of_numbers(void)
+{
+    static const int exponents[] = { 0, -63, -100, -125, -130, -146 };
+    return small_round ? ldexpf(1, exponents[rng_int(0, 5)]) : 1;
+}
+
 static float *normal_matrix(int64_t count, float factor)
 {
     float *p = matrix(count);
+    factor *= size_of_numbers();
     for (int64_t i = 0; i < count; i++)
         p[i] = factor * rng_normal();
     return p;
@@ -127,8 +136,9 @@ static float *key_rows(const sizes *z)
 {
     const int64_t count = (int64_t)z->stride * (z->n - 1) + z->dim;
     float *p = test_alloc_at((size_t)count * sizeof *p, PLACE_PAGE_AFTER);
+    const float size = size_of_numbers();
     for (int64_t i = 0; i < count; i++)
-        p[i] = i % z->stride < z->dim ? rng_normal() : float_from_bits(0x7fc00000u);
+        p[i] = i % z->stride < z->dim ? size * rng_normal() : float_from_bits(0x7fc00000u);
     return p;
 }
 
@@ -136,8 +146,9 @@ static float *key_rows(const sizes *z)
 static float *vector(int64_t n)
 {
     float *p = test_alloc_at((size_t)n * sizeof *p, PLACE_PAGE_AFTER);
+    const float size = size_of_numbers();
     for (int64_t i = 0; i < n; i++)
-        p[i] = rng_normal();
+        p[i] = size * rng_normal();
     return p;
 }
 
@@ -1042,6 +1053,90 @@ static void check_result(const sizes *z)
         }
 }
 
+/* What gradients need of a pair, and of tanh. */
+static void check_gradient(const sizes *z)
+{
+    const int rows = tested->rows;
+    const int64_t count = (int64_t)z->n * rows;
+    float *s = logit_matrix(count), *dp = normal_matrix(count, 1), *m = normal_matrix(rows, 1);
+    float *r = normal_matrix(rows, 1), *delta = normal_matrix(rows, 1),
+          *t = normal_matrix(count, 1);
+    float *s_few = take_lanes(s, z->n, rows, z->first);
+    float *dp_few = take_lanes(dp, z->n, rows, z->first);
+    const float *t_few = take_lanes(t, z->n, rows, z->first);
+    const float most = rng_chance(50) ? 127.0f : 0.0f;
+    const attn_row_stats of = { m, r, most, delta };
+    const attn_row_stats of_few = { take_lanes(m, 1, rows, z->first),
+                                    take_lanes(r, 1, rows, z->first), most,
+                                    take_lanes(delta, 1, rows, z->first) };
+    tested->gradient(s, dp, z->n, &of);
+    portable->gradient(s_few, dp_few, z->n, &of_few);
+    check_lanes("gradient p", s, s_few, z->n, z->first);
+    check_lanes("gradient dS", dp, dp_few, z->n, z->first);
+    tested->softcap_gradient(dp, t, s, z->n);
+    portable->softcap_gradient(dp_few, t_few, s_few, z->n);
+    check_lanes("softcap_gradient", dp, dp_few, z->n, z->first);
+}
+
+/* Terms of outer: as many lanes as both sets have. */
+enum { MOST_TERMS = 10 };
+
+static void make_terms(const sizes *z, int lanes, ptrdiff_t stride, attn_term *large,
+                       attn_term *small, int count)
+{
+    const int rows = tested->rows, few = portable->rows;
+    for (int t = 0; t < count; t++) {
+        const float *x = normal_matrix((int64_t)z->n * rows, 1);
+        float *x_few = normal_matrix((int64_t)z->n * few, 1);
+        for (int j = 0; j < z->n; j++)
+            memcpy(x_few + j * few, x + j * rows, (size_t)lanes * sizeof *x);
+        large[t].lanes.begin = (int)rng_int(0, lanes - 1);
+        large[t].lanes.end = (int)rng_int(large[t].lanes.begin + 1, lanes);
+        large[t].begin = 0;
+        large[t].end = z->n;
+        large[t].b = normal_matrix(lanes * stride, 1);
+        small[t] = large[t];
+        large[t].x = x;
+        small[t].x = x_few;
+    }
+}
+
+static void check_outer(const sizes *z)
+{
+    const int lanes = tested->rows < portable->rows ? tested->rows : portable->rows;
+    const ptrdiff_t stride = (ptrdiff_t)(z->dim + 15) / 16 * 16;
+    const int64_t count = z->n * (int64_t)stride;
+    attn_term terms[MOST_TERMS], few[MOST_TERMS];
+    float *to = normal_matrix(count, 1), *to_few = matrix(count);
+    attn_outer f = { .to = to, .stride = stride, .n = z->n, .columns = z->dim, .term = terms };
+    f.count = (int)rng_int(1, MOST_TERMS);
+    f.b_stride = stride;
+    memcpy(to_few, to, (size_t)count * sizeof *to);
+    make_terms(z, lanes, stride, terms, few, f.count);
+    tested->outer(&f);
+    f.to = to_few;
+    f.term = few;
+    portable->outer(&f);
+    for (int64_t i = 0; i < count; i++)
+        if (i % stride < z->dim && !same_number(to[i], to_few[i])) {
+            CHECK(0, "outer[%d] is %08x, portable %08x", (int)i, (unsigned)float_bits(to[i]),
+                  (unsigned)float_bits(to_few[i]));
+            return;
+        }
+    CHECK(1, "outer");
+}
+
+static void check_dots(const sizes *z)
+{
+    const int rows = tested->rows;
+    float *a = normal_matrix(z->dim * rows, 1), *b = normal_matrix(z->dim * rows, 1);
+    float *to = matrix(rows), *to_few = matrix(portable->rows);
+    tested->dots(to, a, b, z->dim);
+    portable->dots(to_few, take_lanes(a, z->dim, rows, z->first),
+                   take_lanes(b, z->dim, rows, z->first), z->dim);
+    check_lanes("dots", to, to_few, 1, z->first);
+}
+
 static const struct {
     const char *name;
     void (*check)(const sizes *z);
@@ -1070,6 +1165,9 @@ static const struct {
     { "merge", check_merge },
     { "result", check_result },
     { "scales of the caller", check_scaled },
+    { "gradient", check_gradient },
+    { "outer", check_outer },
+    { "dots", check_dots },
 };
 
 static void check_functions(void)
@@ -1082,6 +1180,22 @@ static void check_functions(void)
             z = random_sizes();
             functions[f].check(&z);
         }
+}
+
+/* The same of matrices of small numbers: units that take subnormal ones for zero show here. */
+static void check_small(void)
+{
+    small_round = 1;
+    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
+        for (int round = 0; round < SMALL_ROUNDS; round++) {
+            sizes z;
+            if (!begin_case("%s, small numbers, round %d", functions[f].name, round))
+                continue;
+            z = random_sizes();
+            z.factor *= size_of_numbers();
+            functions[f].check(&z);
+        }
+    small_round = 0;
 }
 
 static void check_table(void)
@@ -1454,6 +1568,7 @@ TEST_GROUP(kernels, RUN_EACH_SET, "each kernel of the set against the portable s
         return;
     check_table();
     check_functions();
+    check_small();
     watch_lengths();
     watch_causal();
     watch_windows();

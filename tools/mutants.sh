@@ -24,6 +24,7 @@
 #
 # Mutants of a set that this machine cannot run are left out with a sentence. Those of NEON are
 # built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static, where both exist; those of
+# NEON of 32-bit ARM by CROSS_32 (default arm-linux-gnueabihf-gcc) and qemu-arm-static; those of
 # WebAssembly by WASM_CC with WASM_AR, and run by WASM_RUN: .ci/run names what it fetches.
 
 cd "$(dirname "$0")/.." || exit 1
@@ -71,11 +72,12 @@ limited() {
     if command -v timeout > /dev/null; then timeout 300 "$@"; else "$@"; fi
 }
 
-# ---- machines: this one, and "arm" and "wasm" for sets that it cannot run but others can
+# ---- machines: this one, and "arm", "arm32" and "wasm" for sets that it cannot run but others can
 
 compiler_of() {
     case $1 in
     arm) echo "${CROSS:-aarch64-linux-gnu-gcc} -static" ;;
+    arm32) echo "${CROSS_32:-arm-linux-gnueabihf-gcc} -static" ;;
     wasm) echo "${WASM_CC:-no-compiler} $wasi" ;;
     *) echo "${CC:-cc}" ;;
     esac
@@ -94,11 +96,16 @@ compiler_for() {
 }
 
 runner_of() {
-    case $1 in arm) echo qemu-aarch64-static ;; wasm) echo "${WASM_RUN:-}" ;; esac
+    case $1 in
+    arm) echo qemu-aarch64-static ;;
+    arm32) echo qemu-arm-static ;;
+    wasm) echo "${WASM_RUN:-}" ;;
+    esac
 }
 
 machine_of() { # of kernel set $1
     case $1-$(uname -m) in
+    neon32*) echo arm32 ;;
     neon*-aarch64) echo here ;;
     neon*) echo arm ;;
     wasm*) echo wasm ;;
@@ -362,7 +369,7 @@ write_cases() {
 out=${1:-build/mutants}
 [ $# -gt 0 ] && shift
 out=$(mkdir -p "$out" && cd "$out" && pwd) || exit 1
-rm -rf "$out/at" "$out/tree" "$out/arm/test" "$out/limits" "$out/unchanged" # of an earlier run
+rm -rf "$out/at" "$out/tree" "$out/arm/test" "$out/arm32/test" "$out/limits" "$out/unchanged" # of an earlier run
 mkdir "$out/at" "$out/limits" "$out/tree" "$out/tree/tools" || exit 1
 cp -r attn*.h attn*.c kernels.cl src "$out/tree" && cp tools/amalgamate.sh "$out/tree/tools" || exit 1
 cat "$cases" > "$out/tree/cases" 2> /dev/null
