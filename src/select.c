@@ -21,11 +21,21 @@
 #else
 #define ON_ARM64 0
 #endif
+#if defined __riscv && __riscv_xlen == 64
+#define ON_RISCV64 1
+#else
+#define ON_RISCV64 0
+#endif
 #ifdef __wasm__
 #define ON_WASM 1
-#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
 #else
 #define ON_WASM 0
+#endif
+#if ON_WASM
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#elif ON_RISCV64
+#define STUBS_WHY ": stubs, because only clang from 17 on compiles them"
+#else
 #define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
 #endif
 
@@ -67,6 +77,10 @@ static unsigned saved_registers(void)
 }
 #endif
 
+#if (defined __aarch64__ || ON_RISCV64) && defined __linux__
+#include <sys/auxv.h>
+#endif
+
 #if ON_X86 && (GNU_C || defined _MSC_VER)
 /* The CPU has the instructions and the operating system saves the registers: XCR0 bits 1 and 2 for
  * AVX, 5 to 7 for AVX-512, 17 and 18 for AMX. */
@@ -101,8 +115,6 @@ static unsigned detect_cpu(void)
     return found;
 }
 #elif defined __aarch64__ && defined __linux__
-#include <sys/auxv.h>
-
 /* HWCAP_ASIMDDP is bit 20, HWCAP2_I8MM bit 13, and HWCAP2_BF16 bit 14. */
 static unsigned detect_cpu(void)
 {
@@ -128,6 +140,31 @@ static unsigned detect_cpu(void)
     return CPU_KNOWN | ATTN_CPU_DOTS_ARM |
            (has_feature("hw.optional.arm.FEAT_I8MM") ? ATTN_CPU_I8MM : 0) |
            (has_feature("hw.optional.arm.FEAT_BF16") ? ATTN_CPU_BF16 : 0);
+}
+#elif ON_RISCV64 && defined __riscv_v
+/* All of the program needs it. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_RVV;
+}
+#elif ON_RISCV64 && GNU_C && defined __linux__
+/* Systems of CPUs with V 0.7 say that they have V, too. Bit 7 of a type of vectors, "mask agnostic", came
+ * with 1.0: before it, that type is illegal, which the sign of vtype tells. */
+static int has_vectors_1_0(void)
+{
+    long type;
+    __asm__ volatile(".4byte 0x0d0072d7\n\t" /* vsetvli t0, zero, e32, m1, ta, ma */
+                     "csrr %0, 0xc21"
+                     : "=r"(type)
+                     :
+                     : "t0");
+    return type >= 0;
+}
+
+static unsigned detect_cpu(void)
+{
+    const unsigned long vectors = 1ul << ('V' - 'A');
+    return CPU_KNOWN | (getauxval(AT_HWCAP) & vectors && has_vectors_1_0() ? ATTN_CPU_RVV : 0);
 }
 #else
 static unsigned detect_cpu(void)
@@ -218,6 +255,10 @@ static const struct kernel_source {
     { "neon", attn_kernels_neon, 0, ON_ARM64, 0, 0 },
     { "neon_narrow", attn_kernels_neon_narrow, 1, ON_ARM64, 0, 0 },
     { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
+#endif
+#ifdef ATTN_SIMD_RVV
+    { "rvv", attn_kernels_rvv, 0, ON_RISCV64, 0, ATTN_CPU_RVV },
+    { "rvv_narrow", attn_kernels_rvv_narrow, 1, ON_RISCV64, 0, ATTN_CPU_RVV },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },
