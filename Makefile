@@ -72,13 +72,14 @@ ROOMS    := $(wildcard src/*.[ch] src/*/*.[ch])
 DEVICES  := attn_opencl.c
 # Every SIMD file is compiled for every machine and is a stub where it does not belong. SIMD= leaves
 # all of them out.
-SIMD_KNOWN := avx512 avx2 neon sse2 wasm
+SIMD_KNOWN := avx512 avx2 neon rvv sse2 wasm
 SIMD    ?= $(SIMD_KNOWN)
 $(if $(filter-out $(SIMD_KNOWN),$(SIMD)),$(error SIMD: no kernels '$(filter-out $(SIMD_KNOWN),$(SIMD))'; there are $(SIMD_KNOWN)))
 SIMD_SOURCES := $(SIMD:%=attn_simd_%.c)
 SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
                 $(if $(filter avx2,$(SIMD)),-DATTN_SIMD_AVX2) \
                 $(if $(filter neon,$(SIMD)),-DATTN_SIMD_NEON) \
+                $(if $(filter rvv,$(SIMD)),-DATTN_SIMD_RVV) \
                 $(if $(filter sse2,$(SIMD)),-DATTN_SIMD_SSE2) \
                 $(if $(filter wasm,$(SIMD)),-DATTN_SIMD_WASM)
 # Code that this CPU cannot run shows nothing in programs that are built to be run, and under sanitizers

@@ -1021,6 +1021,7 @@ typedef struct attn_drop {
 #define ATTN_CPU_BF16_512 512u /* products of pairs of bf16 numbers by AVX-512 */
 #define ATTN_CPU_NEON_32 1024u /* NEON and VFPv4 of 32-bit ARM */
 #define ATTN_CPU_TILES 64u     /* AMX with products of bf16, and AVX-512 that rounds to it */
+#define ATTN_CPU_RVV 2048u     /* the vector extension V 1.0 of 64-bit RISC-V */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
@@ -1034,6 +1035,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void);   /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_neon32(void); /* 32-bit ARM with NEON and VFPv4 */
+ATTN_API const attn_kernels *attn_kernels_rvv(void);    /* 64-bit RISC-V with V 1.0 */
 ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
@@ -1051,6 +1053,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon32_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_rvv_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 
@@ -2953,11 +2956,21 @@ static const attn_kernels kernels_portable_fma = PORTABLE_TABLE("portable_fma", 
 #else
 #define ON_ARM32 0
 #endif
+#if defined __riscv && __riscv_xlen == 64
+#define ON_RISCV64 1
+#else
+#define ON_RISCV64 0
+#endif
 #ifdef __wasm__
 #define ON_WASM 1
-#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
 #else
 #define ON_WASM 0
+#endif
+#if ON_WASM
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#elif ON_RISCV64
+#define STUBS_WHY ": stubs, because only clang from 17 on compiles them"
+#else
 #define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
 #endif
 
@@ -2999,7 +3012,7 @@ static unsigned saved_registers(void)
 }
 #endif
 
-#if (defined __aarch64__ || defined __arm__) && defined __linux__
+#if (defined __aarch64__ || defined __arm__ || ON_RISCV64) && defined __linux__
 #include <sys/auxv.h>
 #endif
 
@@ -3074,6 +3087,31 @@ static unsigned detect_cpu(void)
 static unsigned detect_cpu(void)
 {
     return CPU_KNOWN | ATTN_CPU_NEON_32;
+}
+#elif ON_RISCV64 && defined __riscv_v
+/* All of the program needs it. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_RVV;
+}
+#elif ON_RISCV64 && GNU_C && defined __linux__
+/* Systems of CPUs with V 0.7 say that they have V, too. Bit 7 of a type of vectors, "mask agnostic", came
+ * with 1.0: before it, that type is illegal, which the sign of vtype tells. */
+static int has_vectors_1_0(void)
+{
+    long type;
+    __asm__ volatile(".4byte 0x0d0072d7\n\t" /* vsetvli t0, zero, e32, m1, ta, ma */
+                     "csrr %0, 0xc21"
+                     : "=r"(type)
+                     :
+                     : "t0");
+    return type >= 0;
+}
+
+static unsigned detect_cpu(void)
+{
+    const unsigned long vectors = 1ul << ('V' - 'A');
+    return CPU_KNOWN | (getauxval(AT_HWCAP) & vectors && has_vectors_1_0() ? ATTN_CPU_RVV : 0);
 }
 #else
 static unsigned detect_cpu(void)
@@ -3166,6 +3204,10 @@ static const struct kernel_source {
     { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
     { "neon32", attn_kernels_neon32, 0, ON_ARM32, 0, ATTN_CPU_NEON_32 },
     { "neon32_narrow", attn_kernels_neon32_narrow, 1, ON_ARM32, 0, ATTN_CPU_NEON_32 },
+#endif
+#ifdef ATTN_SIMD_RVV
+    { "rvv", attn_kernels_rvv, 0, ON_RISCV64, 0, ATTN_CPU_RVV },
+    { "rvv_narrow", attn_kernels_rvv_narrow, 1, ON_RISCV64, 0, ATTN_CPU_RVV },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },

@@ -269,6 +269,7 @@
 #define attn_kernels_avx512 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512)
 #define attn_kernels_neon ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon)
 #define attn_kernels_neon32 ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon32)
+#define attn_kernels_rvv ATTN_JOIN(ATTN_PREFIX, attn_kernels_rvv)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
 #define attn_kernels_wasm ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm)
 #define attn_kernels_avx512_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_bf16)
@@ -278,6 +279,7 @@
 #define attn_kernels_avx512_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_narrow)
 #define attn_kernels_neon_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_narrow)
 #define attn_kernels_neon32_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon32_narrow)
+#define attn_kernels_rvv_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_rvv_narrow)
 #define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
 #define attn_kernels_wasm_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_narrow)
 #endif

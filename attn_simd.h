@@ -271,6 +271,7 @@ typedef struct attn_drop {
 #define ATTN_CPU_BF16_512 512u /* products of pairs of bf16 numbers by AVX-512 */
 #define ATTN_CPU_NEON_32 1024u /* NEON and VFPv4 of 32-bit ARM */
 #define ATTN_CPU_TILES 64u     /* AMX with products of bf16, and AVX-512 that rounds to it */
+#define ATTN_CPU_RVV 2048u     /* the vector extension V 1.0 of 64-bit RISC-V */
 ATTN_API unsigned attn_cpu_features(void);
 
 /* Whether this process may use ATTN_CPU_TILES. Linux is asked for it, once, and from then on refuses
@@ -284,6 +285,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2(void);
 ATTN_API const attn_kernels *attn_kernels_avx512(void);
 ATTN_API const attn_kernels *attn_kernels_neon(void);   /* 64-bit ARM */
 ATTN_API const attn_kernels *attn_kernels_neon32(void); /* 32-bit ARM with NEON and VFPv4 */
+ATTN_API const attn_kernels *attn_kernels_rvv(void);    /* 64-bit RISC-V with V 1.0 */
 ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
@@ -301,6 +303,7 @@ ATTN_API const attn_kernels *attn_kernels_avx2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_avx512_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_neon32_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_rvv_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
 

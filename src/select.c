@@ -26,11 +26,21 @@
 #else
 #define ON_ARM32 0
 #endif
+#if defined __riscv && __riscv_xlen == 64
+#define ON_RISCV64 1
+#else
+#define ON_RISCV64 0
+#endif
 #ifdef __wasm__
 #define ON_WASM 1
-#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
 #else
 #define ON_WASM 0
+#endif
+#if ON_WASM
+#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#elif ON_RISCV64
+#define STUBS_WHY ": stubs, because only clang from 17 on compiles them"
+#else
 #define STUBS_WHY ": stubs, because only gcc, clang and clang-cl compile them"
 #endif
 
@@ -72,7 +82,7 @@ static unsigned saved_registers(void)
 }
 #endif
 
-#if (defined __aarch64__ || defined __arm__) && defined __linux__
+#if (defined __aarch64__ || defined __arm__ || ON_RISCV64) && defined __linux__
 #include <sys/auxv.h>
 #endif
 
@@ -147,6 +157,31 @@ static unsigned detect_cpu(void)
 static unsigned detect_cpu(void)
 {
     return CPU_KNOWN | ATTN_CPU_NEON_32;
+}
+#elif ON_RISCV64 && defined __riscv_v
+/* All of the program needs it. */
+static unsigned detect_cpu(void)
+{
+    return CPU_KNOWN | ATTN_CPU_RVV;
+}
+#elif ON_RISCV64 && GNU_C && defined __linux__
+/* Systems of CPUs with V 0.7 say that they have V, too. Bit 7 of a type of vectors, "mask agnostic", came
+ * with 1.0: before it, that type is illegal, which the sign of vtype tells. */
+static int has_vectors_1_0(void)
+{
+    long type;
+    __asm__ volatile(".4byte 0x0d0072d7\n\t" /* vsetvli t0, zero, e32, m1, ta, ma */
+                     "csrr %0, 0xc21"
+                     : "=r"(type)
+                     :
+                     : "t0");
+    return type >= 0;
+}
+
+static unsigned detect_cpu(void)
+{
+    const unsigned long vectors = 1ul << ('V' - 'A');
+    return CPU_KNOWN | (getauxval(AT_HWCAP) & vectors && has_vectors_1_0() ? ATTN_CPU_RVV : 0);
 }
 #else
 static unsigned detect_cpu(void)
@@ -239,6 +274,10 @@ static const struct kernel_source {
     { "neon_bf16", attn_kernels_neon_bf16, 0, ON_ARM64, 1, ATTN_CPU_BF16 },
     { "neon32", attn_kernels_neon32, 0, ON_ARM32, 0, ATTN_CPU_NEON_32 },
     { "neon32_narrow", attn_kernels_neon32_narrow, 1, ON_ARM32, 0, ATTN_CPU_NEON_32 },
+#endif
+#ifdef ATTN_SIMD_RVV
+    { "rvv", attn_kernels_rvv, 0, ON_RISCV64, 0, ATTN_CPU_RVV },
+    { "rvv_narrow", attn_kernels_rvv_narrow, 1, ON_RISCV64, 0, ATTN_CPU_RVV },
 #endif
 #ifdef FMA_SECOND_BUILD
     { "portable_fma", get_portable_fma, 0, 1, 0, ATTN_CPU_AVX2 },

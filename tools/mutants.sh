@@ -25,13 +25,14 @@
 # Mutants of a set that this machine cannot run are left out with a sentence. Those of NEON are
 # built by CROSS (default aarch64-linux-gnu-gcc) and run by qemu-aarch64-static, where both exist; those of
 # NEON of 32-bit ARM by CROSS_32 (default arm-linux-gnueabihf-gcc) and qemu-arm-static; those of
+# RISC-V by RISCV_CC (default clang-19) and qemu-riscv64-static; those of
 # WebAssembly by WASM_CC with WASM_AR, and run by WASM_RUN: .ci/run names what it fetches.
 
 cd "$(dirname "$0")/.." || exit 1
 list=tools/mutants.txt
 cases=tools/mutants_cases.txt
 jobs=${JOBS:-2}
-defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_SSE2 -DATTN_SIMD_WASM"
+defines="-DATTN_SIMD_AVX512 -DATTN_SIMD_AVX2 -DATTN_SIMD_NEON -DATTN_SIMD_RVV -DATTN_SIMD_SSE2 -DATTN_SIMD_WASM"
 # gcc 12 takes 1.8 s for attn.c and 1.5 s for a SIMD file with -Og, twice that with -O1; with -O0 the
 # portable kernels would need up to 15 times as long, and all else is compiled in half of it, by
 # clang 14 in 0.3 s.
@@ -72,12 +73,13 @@ limited() {
     if command -v timeout > /dev/null; then timeout 300 "$@"; else "$@"; fi
 }
 
-# ---- machines: this one, and "arm", "arm32" and "wasm" for sets that it cannot run but others can
+# ---- machines: this one, and "arm", "arm32", "riscv" and "wasm" for sets that it cannot run but others can
 
 compiler_of() {
     case $1 in
     arm) echo "${CROSS:-aarch64-linux-gnu-gcc} -static" ;;
     arm32) echo "${CROSS_32:-arm-linux-gnueabihf-gcc} -static" ;;
+    riscv) echo "${RISCV_CC:-clang-19 --target=riscv64-linux-gnu} -static" ;;
     wasm) echo "${WASM_CC:-no-compiler} $wasi" ;;
     *) echo "${CC:-cc}" ;;
     esac
@@ -99,6 +101,7 @@ runner_of() {
     case $1 in
     arm) echo qemu-aarch64-static ;;
     arm32) echo qemu-arm-static ;;
+    riscv) echo "qemu-riscv64-static -cpu rv64,v=true,vlen=128,vext_spec=v1.0" ;;
     wasm) echo "${WASM_RUN:-}" ;;
     esac
 }
@@ -108,6 +111,7 @@ machine_of() { # of kernel set $1
     neon32*) echo arm32 ;;
     neon*-aarch64) echo here ;;
     neon*) echo arm ;;
+    rvv*) echo riscv ;;
     wasm*) echo wasm ;;
     *) echo here ;;
     esac
@@ -132,7 +136,7 @@ link() { # machine, program, objects
 # Makes the unchanged test program of a machine, in $out/MACHINE with its objects in obj.
 build_machine() {
     MAKEFLAGS='' make -s -j"$jobs" BUILD="$out/$1" CC="$(compiler_of "$1")" CFLAGS="-Og -w" LDFLAGS= \
-        AR="$(archiver_of "$1")" ASSERT=1 OPENMP= SIMD="avx512 avx2 neon sse2 wasm" "$out/$1/test" > /dev/null
+        AR="$(archiver_of "$1")" ASSERT=1 OPENMP= SIMD="avx512 avx2 neon rvv sse2 wasm" "$out/$1/test" > /dev/null
 }
 
 # Tells whether the tests of a machine can run: this one has to.
