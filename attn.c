@@ -3672,6 +3672,7 @@ typedef struct call_field {
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    IN_CACHE = NO_CACHE | BY_PART | BY_DECODE, /* whoever reads keys where a cache has them */
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -3716,8 +3717,8 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, NO_INDEX) },
-    { SCALES(k_scales, AXIS_DIM, BY_PART | BY_FINISH | BY_INDEX) },
-    { SCALES(v_scales, AXIS_DIM_V, BY_PART | BY_FINISH) },
+    { SCALES(k_scales, AXIS_DIM, BY_PART | BY_FINISH | BY_INDEX | BY_DECODE) },
+    { SCALES(v_scales, AXIS_DIM_V, BY_PART | BY_FINISH | BY_DECODE) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, NO_INDEX), .output = OUTPUT_RESULT },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, NO_INDEX), .output = OUTPUT_RESULT },
     { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, NO_INDEX), .output = OUTPUT_RESULT,
@@ -3731,11 +3732,11 @@ static const call_field call_fields[] = {
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
     { PER_SEQUENCE(key_base, F_I64, NO_DILATED | BY_RANKS, 0, MOST_KEY_BASE) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
-    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
-    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
-    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+    { VALUE(kv_rows.ring, F_INT64, IN_CACHE, 0, MOST), .instead = A_CACHE },
+    { LIST(kv_rows.begin, F_I32, IN_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, IN_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(kv_rows.num_pages, F_INT64, IN_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, IN_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
     { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
@@ -3857,6 +3858,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_row, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT
@@ -4222,7 +4224,8 @@ static int64_t rows_of_entry(const attn_params *p)
 /* Entries of a sequence's page table. */
 static int64_t table_entries(const attn_params *p)
 {
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    const int64_t held = plus(p->part.key_row, keys_held(p));
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : held;
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
@@ -4915,7 +4918,7 @@ static void narrow_to_part(const attn_part *part, sequence *s)
         take_part_of(part->row_begin, part->row_count, &s->row_from, &s->row_to);
     }
     if (part->keys) {
-        s->kv_row -= part->key_begin;
+        s->kv_row += part->key_row - part->key_begin;
         take_part_of(part->key_begin - s->column, part->key_count, &s->key_from, &s->key_to);
     }
 }
@@ -6427,6 +6430,9 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.key_begin, part.keys, " is set, but part.keys is 0"),
     NUMBER_ALONE(part.key_count, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_row, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_row, kv_rows,
+                 " is set, but kv_rows is not: k and v then begin with key part.key_begin"),
 };
 
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
@@ -6454,7 +6460,7 @@ static attn_status check_settings(const attn_params *p, text *why)
         int64_t value;
         const char *rest;
     } rules[] = {
-        { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
+        { p->kv_rows.page_size && !p->kv_rows.table && keys_held(p) > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
         { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
           " is set, but recent.ring, the rows of its k and v, is 0" },
@@ -6626,9 +6632,9 @@ static attn_status check_lengths(const attn_params *p, text *why)
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at = key_at(p, s, 0);
-    int64_t j = at.left;
-    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->kv_len) {
+    key_place at = key_at(p, s, s->key_from);
+    int64_t j = s->key_from + at.left;
+    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->key_to) {
         next_place(p, s, &at);
         j += at.left;
     }
@@ -6644,14 +6650,20 @@ static attn_status check_sequence_rows(const attn_params *p, const sequence *s, 
 {
     const attn_rows *rows = &p->kv_rows;
     const int64_t begin = entry32(rows->begin, s->b, 0);
+    const int64_t end = s->kv_row - begin + s->key_to; /* of its rows, from that of `begin` on */
     if (begin < 0 || (rows->ring && begin >= rows->ring))
         return bad_entry(why, "kv_rows.begin", s->b, begin,
                          " must be at least 0 and below kv_rows.ring");
-    if (rows->ring && s->column + s->kv_len > rows->ring)
+    if (s->key_from >= s->key_to)
+        return ATTN_OK;
+    if (rows->ring && end > rows->ring)
         return bad_numbers(why, ATTN_ERR_ARG,
-                           "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
-                           NUMBERS(rows->ring, s->b, s->column + s->kv_len));
-    return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
+                           p->part.keys
+                               ? "kv_rows.ring (#) is below the rows up to the last key in use of "
+                                 "sequence b (#), #"
+                               : "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
+                           NUMBERS(rows->ring, s->b, end));
+    return rows->page_size ? check_table(p, s, why) : ATTN_OK;
 }
 
 static attn_status check_sequences(const attn_params *p, text *why)
@@ -6870,10 +6882,9 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
                                              check_scales,          check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
-/* and these at what a run reads and writes. */
-static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
-                                           check_outputs, check_tree,      check_csr,
-                                           check_lists };
+/* and these at what a run reads and writes, but for the places of keys. */
+static const check_fn checks_of_data[] = { check_tensors, check_recent, check_outputs,
+                                           check_tree,    check_csr,    check_lists };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
@@ -6928,6 +6939,13 @@ static attn_status run_checks(const check_fn *checks, int n, const attn_params *
     return status;
 }
 
+/* check_arrays_given looks at arrays, once the other checks have passed, but not at where a cache has keys:
+ * check_sequences does. */
+static attn_status check_arrays_given(const attn_params *p, text *why)
+{
+    return is_empty(p) ? ATTN_OK : run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
+}
+
 /* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
@@ -6946,8 +6964,10 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     status = resolve_layouts(p, why);
     if (!status)
         status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
+    if (!status && need_data)
+        status = check_arrays_given(p, why);
     if (!status && need_data && !is_empty(p))
-        status = run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
+        status = check_sequences(p, why);
     if (!status)
         resolve_numbers(pr);
     return status;
@@ -22398,7 +22418,7 @@ static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank
         return ATTN_ERR_ARG;
     status = check_cut(p, ring, ring->transport->size, &why);
     if (!status)
-        status = refuse_fields(p, BY_RING, "a ring of ranks", &why);
+        status = refuse_fields(p, BY_ANY_RING, "a ring of ranks", &why);
     if (!status)
         *cuts = cut_of(p, ring, ring->transport->size);
     return status;
@@ -23613,17 +23633,6 @@ static attn_status check_decode_query(const attn_params *p, const attn_ring *rin
     return ATTN_OK;
 }
 
-/* check_keys_held gives the sentence of an attn_forward without a workspace. */
-OWN_FRAME static attn_status check_keys_held(const attn_params *held, text *why)
-{
-    const attn_status status = attn_forward(held, NULL, 0);
-    if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
-        return ATTN_OK;
-    if (why->left)
-        attn_check(held, NULL, 0, why->at, why->left);
-    return status;
-}
-
 /* hold_keys makes the call one of all rows and `length` keys, packed as the rank's tensors are. */
 static void hold_keys(attn_params *held, int64_t length)
 {
@@ -23631,17 +23640,43 @@ static void hold_keys(attn_params *held, int64_t length)
     held->part.key_count = length;
 }
 
-OWN_FRAME static attn_status check_decode_arrays(const attn_params *p, int64_t length,
-                                                 const area *memory, text *why)
+/* take_range makes the call one of a range of keys, which begins at key `at` of the rank's. Caches are told
+ * so, and tensors have to begin there. */
+static void take_range(attn_params *held, const attn_ring_range *range, int64_t at)
+{
+    held->part.key_begin = range->begin;
+    held->part.key_count = range->count;
+    held->part.key_row = is_scattered(held) ? at : 0;
+}
+
+/* check_own_rows wants the rank's cache to have its keys in use, range by range; strides are resolved. */
+OWN_FRAME static attn_status check_own_rows(attn_params *held, const attn_ring *ring, text *why)
+{
+    const ring_cut c = cut_of(held, ring, ring->transport->size);
+    attn_status status = ATTN_OK;
+    ring_walk keys = { 0 };
+    while (!status && is_scattered(held) && next_range(&c, ring->transport->rank, &keys)) {
+        take_range(held, &keys.range, keys.at);
+        status = check_sequences(held, why);
+    }
+    return status;
+}
+
+/* check_decode_arrays looks at what is there or, once that has passed, whether `memory` lies apart. */
+OWN_FRAME static attn_status check_decode_arrays(const attn_params *p, const attn_ring *ring,
+                                                 int64_t length, const area *memory, text *why)
 {
     problem pr;
+    attn_status status;
     pr.p = *p;
     pr.p.backend = NULL; /* Only the arguments are checked. */
     hold_keys(&pr.p, length);
-    if (!memory)
-        return check_keys_held(&pr.p, why);
-    validate(&pr.p, &pr, 0, why);
-    return check_call_apart(&pr.p, memory, why);
+    status = validate(&pr.p, &pr, 0, why);
+    if (memory)
+        return check_call_apart(&pr.p, memory, why);
+    if (!status)
+        status = check_arrays_given(&pr.p, why);
+    return status || is_empty(&pr.p) ? status : check_own_rows(&pr.p, ring, why);
 }
 
 /* check_ring_decode checks everything that can be wrong on one rank. */
@@ -23655,7 +23690,7 @@ OWN_FRAME static attn_status check_ring_decode(const attn_params *p, const attn_
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_decode_arrays(p, length, NULL, why);
+    status = check_decode_arrays(p, ring, length, NULL, why);
     if (status)
         return status;
     status = ring_decode_bytes(p, ring, &need);
@@ -23667,23 +23702,40 @@ OWN_FRAME static attn_status check_ring_decode(const attn_params *p, const attn_
     if (status)
         return status;
     a = area_of_bytes("the workspace", workspace, need);
-    return check_decode_arrays(p, length, &a, why);
+    return check_decode_arrays(p, ring, length, &a, why);
 }
 
 /* src/ring_decode/ring_decode.c - decoding over ranks: each computes states of its keys, and the states travel. */
 
+/* skip_scales goes to scales of the rank's key `at`. */
+static const float *skip_scales(const attn_scales *x, int64_t at)
+{
+    return x->data ? x->data + at * stride_or(x->stride_seq, 0) : NULL;
+}
+
+/* place_keys makes tensors begin at key `at` of the rank's. */
+static void place_keys(ring_call *c, int64_t at)
+{
+    attn_params *p = &c->p;
+    if (is_scattered(p))
+        return;
+    p->k.data = input_at(&c->own.k, at);
+    p->v.data = input_at(&c->own.v, at);
+    p->k_scales.data = skip_scales(&c->own.k_scales, at);
+    p->v_scales.data = skip_scales(&c->own.v_scales, at);
+}
+
 /* compute_keys puts states of keys begin to end - 1, which begin at `at` of the rank's, into a slot. */
 static attn_status compute_keys(ring_call *c, int64_t slot, int64_t at, int64_t begin, int64_t end)
 {
+    const attn_ring_range range = { begin, end - begin };
     attn_params *p = &c->p;
     p->state = slot_states(c, (int)slot);
     clear_states(&p->state);
     if (begin >= end)
         return ATTN_OK;
-    p->part.key_begin = begin;
-    p->part.key_count = end - begin;
-    p->k.data = input_at(&c->own.k, at);
-    p->v.data = input_at(&c->own.v, at);
+    take_range(p, &range, at);
+    place_keys(c, at);
     return has_pairs(c) ? attn_forward(p, c->base + c->pl.work, (size_t)c->pl.work_bytes) : ATTN_OK;
 }
 

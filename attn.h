@@ -323,7 +323,8 @@ typedef enum attn_dtype {
     ATTN_Q4_0 = 7, /* 18 bytes: of 4 bits, from -8 to 7 */
 
     /* int8_t, -128 to 127, times f32 scales of the caller's own (attn_scales). Only K and V of
-     * attn_forward, its parts included, and of caches may have it: the other levels refuse it. */
+     * attn_forward, its parts included, of attn_ring_decode_forward and of caches may have it: the other
+     * levels refuse it. */
     ATTN_I8 = 8
 } attn_dtype;
 
@@ -538,8 +539,8 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
  * then are [num_pages, num_heads_kv, page_size, head_dim], or [num_pages, page_size, num_heads_kv,
  * head_dim] by p.layout. stride_batch lies between pages, and all
- * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
- * in. */
+ * sequences share the pages. With part.keys, rows count from part.key_row on (attn_part). attn_rows
+ * cannot be used with cu_seqlens_kv. attn_cache_view fills it in. */
 typedef struct attn_rows {
     /* Rows of a sequence's ring buffer, at least kv_begin + kv_len. 0 turns the ring off. */
     int64_t ring;
@@ -676,10 +677,13 @@ typedef struct attn_state {
  * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
  * counts.
  *
+ * A cache (kv_rows) may hold more than the keys of the part: key key_begin + i is row key_row + i of its
+ * sequence, where attn_rows has column c as row c. So key_row = key_begin suits a cache of the whole call,
+ * and 0 one of these keys alone. A packed table has ceil((key_row + key_count) / page_size) entries.
+ *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
- * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows or impl
- * naive. */
+ * when the merged state is canonical. A part cannot be used with cu_seqlens or impl naive. */
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
@@ -690,6 +694,7 @@ typedef struct attn_part {
     int continued;
     int64_t row_begin, row_count;
     int64_t key_begin, key_count;
+    int64_t key_row; /* row of a cache (kv_rows) where key key_begin lies; needs keys and kv_rows */
 } attn_part;
 
 /* ------------------------------------------------------------------------------------------------
@@ -2454,12 +2459,21 @@ ATTN_API const char *attn_dilated_ring_backward_check(const attn_params *p, cons
  *         puts(attn_ring_decode_check(&p, &ring, workspace, need, text, sizeof text));
  *
  * The call. *p describes the whole problem and is equal on every rank, as for attn_ring_forward, and
- *   it takes the fields that a ring takes. seq_len_q is any number of rows: a token, a chunk of a
- *   prompt, rows of speculation. q, o, lse and stats have all rows on every rank, and q must have
- *   the same values there. k and v have the rank's ranges one after the other, in any strides; 0
- *   means packed by the rank's length. They are read where they lie.
+ *   it takes the fields that a ring takes, and kv_rows, k_scales and v_scales. seq_len_q is any number
+ *   of rows: a token, a chunk of a prompt, rows of speculation. q, o, lse and stats have all rows on
+ *   every rank, and q must have the same values there. k, v and their scales have the rank's ranges one
+ *   after the other, in any strides; 0 means packed by the rank's length. They are read where they lie.
+ * Caches. With kv_rows they lie in a cache of the rank: key i of its ranges, counted one after the other
+ *   from 0, is where attn_rows has column i. So a packed page table has ceil(length / page_size)
+ *   entries, and those without a key in use are not read. A ring has key i in row (begin[b] + i) % ring,
+ *   and at least as many rows as there are keys of the rank up to the last one in use: it may wrap, but
+ *   no key takes the place of an older one, whose position its rank keeps. Each rank has pages, sizes and
+ *   strides of its own; one may have a cache, and another plain arrays. attn_cache_view of a rank's
+ *   attn_cache gives k, v, scales and kv_rows. Set seq_len_kv, kv_len and key_base afterwards, which are
+ *   equal on all ranks, and shared_keys to 0.
  * Growth. seq_len_kv is the capacity, from which the layout is made, and kv_len is the present
- *   length. A new key goes to the rank that holds its position. Ranks may still be without keys.
+ *   length. A new key goes to the rank that holds its position. Ranks may still be without keys; scales of
+ *   i8 are given even then.
  * Bits. attn_ring_info.canonical tells, as for a ring, whether O, LSE and stats have the bits of one
  *   process. All ranks write the same bits in every layout. In one that is not canonical, states
  *   of a rank merge in the order of its ranges, then those of ranks in the order of their numbers.
@@ -2468,7 +2482,7 @@ ATTN_API const char *attn_dilated_ring_backward_check(const attn_params *p, cons
  *   a layout that is not canonical, and the workspace of a call. A contiguous range is few nodes. In
  *   a striped layout each shard is one or more, so larger shards send and hold less.
  * Traffic. It takes size - 1 exchanges, in which every state visits every rank.
- * Refused. logits, ring.gather, ring.arrival and ring.fetch, and what a ring refuses.
+ * Refused. logits, ring.gather, ring.arrival and ring.fetch, and what else a ring refuses.
  * Errors. They are those of attn_ring_forward: all ranks return one status, and unless it is ATTN_OK
  *   o, lse and stats are untouched on all of them.
  * Stack. It stays below 7 KiB in every build measured (tests/stack.sh).
@@ -2592,7 +2606,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 20
+#define ATTN_KERNEL_ABI 21
 
 #ifdef __cplusplus
 }

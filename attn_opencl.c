@@ -2452,6 +2452,7 @@ typedef struct call_field {
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    IN_CACHE = NO_CACHE | BY_PART | BY_DECODE, /* whoever reads keys where a cache has them */
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -2496,8 +2497,8 @@ static const call_field call_fields[] = {
     { TENSOR(q, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM, BY_ALL) },
     { TENSOR(k, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM, BY_ALL) },
     { TENSOR(v, AXIS_ENTRY, AXIS_HEAD_KV, AXIS_KEY, AXIS_DIM_V, NO_INDEX) },
-    { SCALES(k_scales, AXIS_DIM, BY_PART | BY_FINISH | BY_INDEX) },
-    { SCALES(v_scales, AXIS_DIM_V, BY_PART | BY_FINISH) },
+    { SCALES(k_scales, AXIS_DIM, BY_PART | BY_FINISH | BY_INDEX | BY_DECODE) },
+    { SCALES(v_scales, AXIS_DIM_V, BY_PART | BY_FINISH | BY_DECODE) },
     { TENSOR(o, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_DIM_V, NO_INDEX), .output = OUTPUT_RESULT },
     { TENSOR(lse, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_NONE, NO_INDEX), .output = OUTPUT_RESULT },
     { TENSOR(stats, AXIS_BATCH, AXIS_HEAD, AXIS_ROW, AXIS_STATS, NO_INDEX), .output = OUTPUT_RESULT,
@@ -2511,11 +2512,11 @@ static const call_field call_fields[] = {
       .instead = "tell documents of one sequence apart by q_segments and kv_segments" },
     { PER_SEQUENCE(cu_seqlens_kv, F_I32, NO_VARLEN, ANY) },
     { PER_SEQUENCE(key_base, F_I64, NO_DILATED | BY_RANKS, 0, MOST_KEY_BASE) },
-    { VALUE(kv_rows.ring, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
-    { LIST(kv_rows.begin, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(kv_rows.page_size, F_INT64, NO_CACHE, 0, MOST), .instead = A_CACHE },
-    { VALUE(kv_rows.num_pages, F_INT64, NO_CACHE, 0, MOST) },
-    { LIST(kv_rows.table, F_I32, NO_CACHE, AXIS_BATCH, AXIS_PAGE),
+    { VALUE(kv_rows.ring, F_INT64, IN_CACHE, 0, MOST), .instead = A_CACHE },
+    { LIST(kv_rows.begin, F_I32, IN_CACHE, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(kv_rows.page_size, F_INT64, IN_CACHE, 0, MOST), .instead = A_CACHE },
+    { VALUE(kv_rows.num_pages, F_INT64, IN_CACHE, 0, MOST) },
+    { LIST(kv_rows.table, F_I32, IN_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
     { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
@@ -2637,6 +2638,7 @@ static const call_field call_fields[] = {
     { VALUE(part.row_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(part.key_begin, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(part.key_count, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
+    { VALUE(part.key_row, F_INT64, BY_ALL & ~BY_ANY_RING, 0, MOST) },
     { VALUE(view, F_POINTER, BY_GRADIENTS | BY_PART, ANY) },
 };
 #undef AT
@@ -3002,7 +3004,8 @@ static int64_t rows_of_entry(const attn_params *p)
 /* Entries of a sequence's page table. */
 static int64_t table_entries(const attn_params *p)
 {
-    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : p->seq_len_kv;
+    const int64_t held = plus(p->part.key_row, keys_held(p));
+    const int64_t rows = p->kv_rows.ring ? p->kv_rows.ring : held;
     return rows ? (rows - 1) / p->kv_rows.page_size + 1 : 0;
 }
 
@@ -3365,6 +3368,7 @@ static const device_field device_fields[] = {
     { HOST(part.row_count) },
     { HOST(part.key_begin) },
     { HOST(part.key_count) },
+    { HOST(part.key_row) },
     { .offset = UINT16_MAX },
 };
 #undef AT

@@ -1,6 +1,6 @@
 /* ring_decode.c - context-parallel decoding: the keys of one sequence lie over 1, 2, 3 and 5 ranks, which
- * are threads here, and every new token attends them all. Each key is appended by the rank that
- * holds its position. The output has the same bits however many ranks there are.
+ * are threads here, and every new token attends them all. Each rank has a paged cache, and the rank that
+ * holds the position of a key appends it. The output has the same bits however many ranks there are.
  * SPDX-License-Identifier: MIT
  */
 #include "virtual_ranks.h"
@@ -25,17 +25,37 @@ static float element(int tensor, int head, int64_t position, int d)
 }
 
 /* Appends keys and values of positions from .. to - 1 that this rank holds. */
-static void append(float *k, float *v, const attn_ring_range *ranges, int64_t count, int64_t length,
-                   int64_t from, int64_t to)
+static attn_status append(attn_cache *cache, const attn_ring_range *ranges, int64_t count,
+                          int64_t from, int64_t to, rank_result *result)
 {
-    int64_t at = 0;
+    attn_status status = ATTN_OK;
     for (int64_t r = 0; r < count; r++)
-        for (int64_t x = ranges[r].begin; x < ranges[r].begin + ranges[r].count; x++, at++)
-            for (int h = 0; x >= from && x < to && h < HEADS_KV; h++)
-                for (int d = 0; d < DIM; d++) {
-                    k[(h * length + at) * DIM + d] = element(1, h, x, d);
-                    v[(h * length + at) * DIM + d] = element(2, h, x, d);
-                }
+        for (int64_t x = ranges[r].begin; x < ranges[r].begin + ranges[r].count; x++) {
+            float k[HEADS_KV * DIM], v[HEADS_KV * DIM];
+            attn_cache_step step = { .batch = 1, .seq_len = 1 };
+            for (int i = 0; i < HEADS_KV * DIM; i++) {
+                k[i] = element(1, i / DIM, x, i % DIM);
+                v[i] = element(2, i / DIM, x, i % DIM);
+            }
+            step.k.data = k;
+            step.v.data = v;
+            if (x >= from && x < to && status == ATTN_OK)
+                status = attn_cache_append(cache, &step, result->why, sizeof result->why);
+        }
+    return status;
+}
+
+/* Makes *p read the keys of this rank's cache, and leaves what all ranks must have alike as it was. */
+static attn_status read_cache(attn_params *p, const attn_cache *cache, rank_result *result)
+{
+    const int32_t *kv_len = p->kv_len;
+    const attn_status status =
+        attn_cache_view(cache, 0, NULL, 1, p, NULL, 0, result->why, sizeof result->why);
+    p->seq_len_kv = CAPACITY;
+    p->kv_len = kv_len;
+    p->key_base = NULL;
+    p->shared_keys = 0;
+    return status;
 }
 
 static void run_rank(void *arg, const attn_transport *transport)
@@ -56,28 +76,38 @@ static void run_rank(void *arg, const attn_transport *transport)
     attn_ring_stats stats;
     int64_t count;
     size_t need;
-    float *k, *v;
-    void *workspace;
+    attn_cache cache = {
+        .num_sequences = 1, .num_heads_kv = HEADS_KV, .head_dim = DIM, .page_size = 64
+    };
+    void *workspace, *memory;
+    attn_status status;
     ring.transport = transport;
     ring.stats = &stats;
     p.kv_len = &kv_len;
     attn_ring_describe(&p, &ring, transport->rank, &info);
     attn_ring_ranges(&p, &ring, transport->rank, ranges, MOST, &count);
-    k = calloc((size_t)(HEADS_KV * info.length * DIM + 1), sizeof *k);
-    v = calloc((size_t)(HEADS_KV * info.length * DIM + 1), sizeof *v);
+    cache.capacity = info.length > 0 ? info.length : 1;
+    attn_cache_size(&cache, &need, result->why, sizeof result->why);
+    memory = malloc(need);
+    attn_cache_init(&cache, memory, need, result->why, sizeof result->why);
     p.q.data = q;
-    p.k.data = k;
-    p.v.data = v;
     p.o.data = o;
+    read_cache(&p, &cache, result);
     attn_ring_decode_workspace_size(&p, &ring, &need);
     workspace = malloc(need);
-    append(k, v, ranges, count, info.length, 0, PROMPT);
-    for (int step = 0; step < STEPS; step++) {
+    status = append(&cache, ranges, count, 0, PROMPT, result);
+    for (int step = 0; step < STEPS && status == ATTN_OK; step++) {
         kv_len++;
-        append(k, v, ranges, count, info.length, kv_len - 1, kv_len); /* the token's own key */
+        status =
+            append(&cache, ranges, count, kv_len - 1, kv_len, result); /* the token's own key */
+        if (status == ATTN_OK)
+            status = read_cache(&p, &cache, result);
+        if (status != ATTN_OK)
+            break;
         for (int i = 0; i < HEADS_Q * DIM; i++)
             q[i] = element(0, i / DIM, kv_len - 1, i % DIM);
-        if (attn_ring_decode_forward(&p, &ring, workspace, need) != ATTN_OK) {
+        status = attn_ring_decode_forward(&p, &ring, workspace, need);
+        if (status != ATTN_OK) {
             attn_ring_decode_check(&p, &ring, workspace, need, result->why, sizeof result->why);
             break;
         }
@@ -85,9 +115,10 @@ static void run_rank(void *arg, const attn_transport *transport)
             result->checksum = (result->checksum ^ ((const unsigned char *)o)[i]) * 0x01000193u;
         result->bytes = stats.bytes_sent;
     }
+    if (status == ATTN_OK)
+        result->why[0] = '\0'; /* It was "ok". */
     free(workspace);
-    free(k);
-    free(v);
+    free(memory);
 }
 
 int main(void)

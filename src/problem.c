@@ -99,7 +99,7 @@ static void narrow_to_part(const attn_part *part, sequence *s)
         take_part_of(part->row_begin, part->row_count, &s->row_from, &s->row_to);
     }
     if (part->keys) {
-        s->kv_row -= part->key_begin;
+        s->kv_row += part->key_row - part->key_begin;
         take_part_of(part->key_begin - s->column, part->key_count, &s->key_from, &s->key_to);
     }
 }

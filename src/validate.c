@@ -118,6 +118,9 @@ static const pair_rule pair_rules[] = {
     NUMBER_ALONE(part.row_count, part.rows, " is set, but part.rows is 0"),
     NUMBER_ALONE(part.key_begin, part.keys, " is set, but part.keys is 0"),
     NUMBER_ALONE(part.key_count, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_row, part.keys, " is set, but part.keys is 0"),
+    NUMBER_ALONE(part.key_row, kv_rows,
+                 " is set, but kv_rows is not: k and v then begin with key part.key_begin"),
 };
 
 static attn_status check_pairs_of_fields(const attn_params *p, text *why)
@@ -145,7 +148,7 @@ static attn_status check_settings(const attn_params *p, text *why)
         int64_t value;
         const char *rest;
     } rules[] = {
-        { p->kv_rows.page_size && !p->kv_rows.table && p->seq_len_kv > 0, "kv_rows.page_size",
+        { p->kv_rows.page_size && !p->kv_rows.table && keys_held(p) > 0, "kv_rows.page_size",
           p->kv_rows.page_size, " is set, but kv_rows.table is NULL" },
         { p->recent.keys && !p->recent.ring, "recent.keys", p->recent.keys,
           " is set, but recent.ring, the rows of its k and v, is 0" },
@@ -317,9 +320,9 @@ static attn_status check_lengths(const attn_params *p, text *why)
 static attn_status check_table(const attn_params *p, const sequence *s, text *why)
 {
     const attn_rows *rows = &p->kv_rows;
-    key_place at = key_at(p, s, 0);
-    int64_t j = at.left;
-    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->kv_len) {
+    key_place at = key_at(p, s, s->key_from);
+    int64_t j = s->key_from + at.left;
+    while (at.entry >= 0 && at.entry < rows->num_pages && j < s->key_to) {
         next_place(p, s, &at);
         j += at.left;
     }
@@ -335,14 +338,20 @@ static attn_status check_sequence_rows(const attn_params *p, const sequence *s, 
 {
     const attn_rows *rows = &p->kv_rows;
     const int64_t begin = entry32(rows->begin, s->b, 0);
+    const int64_t end = s->kv_row - begin + s->key_to; /* of its rows, from that of `begin` on */
     if (begin < 0 || (rows->ring && begin >= rows->ring))
         return bad_entry(why, "kv_rows.begin", s->b, begin,
                          " must be at least 0 and below kv_rows.ring");
-    if (rows->ring && s->column + s->kv_len > rows->ring)
+    if (s->key_from >= s->key_to)
+        return ATTN_OK;
+    if (rows->ring && end > rows->ring)
         return bad_numbers(why, ATTN_ERR_ARG,
-                           "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
-                           NUMBERS(rows->ring, s->b, s->column + s->kv_len));
-    return rows->page_size && s->kv_len > 0 ? check_table(p, s, why) : ATTN_OK;
+                           p->part.keys
+                               ? "kv_rows.ring (#) is below the rows up to the last key in use of "
+                                 "sequence b (#), #"
+                               : "kv_rows.ring (#) is below kv_begin + kv_len of sequence b (#), #",
+                           NUMBERS(rows->ring, s->b, end));
+    return rows->page_size ? check_table(p, s, why) : ATTN_OK;
 }
 
 static attn_status check_sequences(const attn_params *p, text *why)
@@ -561,10 +570,9 @@ static const check_fn checks_of_fields[] = { check_sizes,           check_number
                                              check_scales,          check_support };
 /* these at lengths and positions, once sizes and strides are resolved, */
 static const check_fn checks_of_lengths[] = { check_units, check_lengths, check_continued };
-/* and these at what a run reads and writes. */
-static const check_fn checks_of_data[] = { check_tensors, check_sequences, check_recent,
-                                           check_outputs, check_tree,      check_csr,
-                                           check_lists };
+/* and these at what a run reads and writes, but for the places of keys. */
+static const check_fn checks_of_data[] = { check_tensors, check_recent, check_outputs,
+                                           check_tree,    check_csr,    check_lists };
 
 /* end_of_use is an end_of_use_fn for calls. Pages and rings count whole. */
 static int64_t end_of_use(const attn_params *p, int axis, int64_t count, int64_t b)
@@ -619,6 +627,13 @@ static attn_status run_checks(const check_fn *checks, int n, const attn_params *
     return status;
 }
 
+/* check_arrays_given looks at arrays, once the other checks have passed, but not at where a cache has keys:
+ * check_sequences does. */
+static attn_status check_arrays_given(const attn_params *p, text *why)
+{
+    return is_empty(p) ? ATTN_OK : run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
+}
+
 /* validate turns *in into *pr, or says what is wrong. With need_data it looks at arrays, too. */
 OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int need_data, text *why)
 {
@@ -637,8 +652,10 @@ OWN_FRAME static attn_status validate(const attn_params *in, problem *pr, int ne
     status = resolve_layouts(p, why);
     if (!status)
         status = run_checks(checks_of_lengths, COUNT_OF(checks_of_lengths), p, why);
+    if (!status && need_data)
+        status = check_arrays_given(p, why);
     if (!status && need_data && !is_empty(p))
-        status = run_checks(checks_of_data, COUNT_OF(checks_of_data), p, why);
+        status = check_sequences(p, why);
     if (!status)
         resolve_numbers(pr);
     return status;

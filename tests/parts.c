@@ -9,8 +9,17 @@
 #include <string.h>
 
 /* What takes no part of a call, or writes what a part would write elsewhere. */
-static const char *const banned[] = { "varlen",  "paged",  "ring", "paged_ring",
-                                      "partial", "logits", NULL };
+static const char *const banned[] = { "varlen", "partial", "logits", NULL };
+
+/* In some rounds a cache holds the keys, if none does yet. */
+static void cache_some(test_problem *t, int round)
+{
+    static const int64_t page_sizes[] = { 0, 1, 5, 16, 48, 256 };
+    const int64_t page_size = RNG_PICK(page_sizes);
+    const int ring = page_size == 0 || rng_chance(40);
+    if (round % 3 == 1 && t->p.kv_rows.ring == 0 && t->p.kv_rows.page_size == 0)
+        problem_scatter(t, page_size, ring);
+}
 
 static int is_naive(void)
 {
@@ -33,6 +42,7 @@ void law_row_parts(int round)
     if (is_naive())
         return;
     make_background(&a, round % 3 == 0 ? "dropout" : round % 3 == 1 ? "tree" : NULL, 1, banned);
+    cache_some(&a, round / 3);
     twin(&a, &b);
     if (!problem_run(&a))
         return;
@@ -84,7 +94,7 @@ static void own_logits(const test_problem *t, int64_t begin, int64_t rows)
 /* Parts of rows and keys fill one array of logits, with the bits of the whole call. */
 void law_logits_parts(int round)
 {
-    static const char *const no[] = { "varlen", "paged", "ring", "paged_ring", "partial", NULL };
+    static const char *const no[] = { "varlen", "partial", NULL };
     test_problem t;
     attn_logits logits;
     int32_t *list;
@@ -93,6 +103,7 @@ void law_logits_parts(int round)
     if (is_naive())
         return;
     make_background(&t, "logits", round % 2, no);
+    cache_some(&t, round);
     if (t.p.logits.data == NULL || !problem_run(&t))
         return;
     logits = t.p.logits;
@@ -245,12 +256,12 @@ static void number_alike(test_problem *t, key_cut *c)
 
 static void make_alike(test_problem *t, key_cut *c, int round)
 {
-    static const char *const none[] = { "varlen",  "paged",  "ring",     "paged_ring",
-                                        "partial", "logits", "key_base", NULL };
+    static const char *const none[] = { "varlen", "partial", "logits", "key_base", NULL };
     if (round % 4 == 2)
         make_long_shape(t, 0);
     else
         make_background(t, round % 4 == 0 ? "dropout" : round % 4 == 1 ? "csr" : NULL, 1, none);
+    cache_some(t, round);
     number_alike(t, c);
 }
 

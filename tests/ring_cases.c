@@ -54,9 +54,8 @@ static void *take(ring_case *c, int64_t bytes)
 /* The storage types in the order of attn_dtype: numbers that are stored together, and their bytes. */
 static const struct {
     int unit, bytes;
-} types[] = {
-    { 1, 4 }, { 1, 2 }, { 1, 2 }, { 1, 1 }, { 1, 1 }, { 32, 34 }, { 32, 22 }, { 32, 18 }
-};
+} types[] = { { 1, 4 },   { 1, 2 },   { 1, 2 },   { 1, 1 }, { 1, 1 },
+              { 32, 34 }, { 32, 22 }, { 32, 18 }, { 1, 1 } };
 
 int64_t ring_bytes_of(int dtype, int64_t numbers)
 {
@@ -71,6 +70,47 @@ static void fill(ring_case *c, attn_tensor *t, int64_t count)
         values[i] = normal(c);
     attn_convert(stored, t->dtype, values, ATTN_F32, (size_t)count);
     t->data = stored;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static int is_within(double error, double tolerance, double *worst)
+{
+    if (!(error <= tolerance))
+        return 0;
+    if (tolerance > 0 && error / tolerance > *worst)
+        *worst = error / tolerance;
+    return 1;
+}
+
+static int is_lse(double value, const oracle_result *expected, double *worst)
+{
+    return value == expected->lse ||
+           is_within(fabs(value - expected->lse), expected->lse_tolerance, worst);
+}
+
+/* Without an alive key the statistics are those of the sink, or of nothing. */
+static int are_empty_stats(float sink, const float stats[2])
+{
+    return stats[0] == sink * 0x1.715476p+0f && stats[1] == (sink == -INFINITY ? 0.0f : 1.0f);
+}
+
+const char *ring_sums_wrong(const attn_params *p, int64_t h, const oracle_result *expected,
+                            const float *lse, const float *stats, double *worst)
+{
+    const double ln2 = log(2.0), sink = oracle_sink(p, h) / ln2, most = expected->maximum / ln2;
+    const double top = fmax(most, sink), slack = 1e-4 * (fabs(top) + 1);
+    if (lse != NULL && !is_lse((double)*lse, expected, worst))
+        return "lse is far from the oracle";
+    if (stats == NULL)
+        return NULL;
+    if (expected->alive == 0)
+        return are_empty_stats((float)oracle_sink(p, h), stats) ? NULL : "stats of an empty row";
+    if (!is_lse(((double)stats[0] + log((double)stats[1]) / ln2) * ln2, expected, worst))
+        return "m + log2(l) of stats is far from the oracle";
+    return (double)stats[0] >= fmax(most - 16, sink) - slack && (double)stats[0] <= top + slack
+               ? NULL
+               : "m of stats is no base for the largest logit";
 }
 
 /* ---- one case -------------------------------------------------------------------------------- */
@@ -874,24 +914,21 @@ static void compare(share *s, const char *what, int dtype, const void *at, doubl
         error = fmax(0, error - oracle_storage_error(dtype, fabs(expected) + tolerance));
     if (value == expected || (value != value && expected != expected))
         return;
-    if (!(error <= tolerance))
+    if (!is_within(error, tolerance, &s->out->worst))
         tell(s, what, b, h, x, d);
-    else if (tolerance > 0 && error / tolerance > s->out->worst)
-        s->out->worst = error / tolerance;
 }
 
-/* m + log2(l) is the LSE; without an alive key they are those of the sink, or of nothing. */
-static void near_stats(share *s, const oracle_result *expected, int64_t b, int64_t h, int64_t x,
-                       int64_t at)
+static void near_row_sums(share *s, const oracle_result *expected, int64_t b, int64_t h, int64_t x,
+                          int64_t at)
 {
-    const float sink = (float)oracle_sink(&s->c->p, h), sink2 = sink * 0x1.715476p+0f;
-    float row[2], lse;
-    memcpy(row, local_at(&s->stats, b, h, x), sizeof row);
-    lse = (float)(((double)row[0] + log((double)row[1]) / log(2.0)) * log(2.0));
-    if (expected->alive > 0)
-        compare(s, "stats", ATTN_F32, &lse, expected->lse, expected->lse_tolerance, b, h, at, -1);
-    else if (row[0] != sink2 || row[1] != (sink == -INFINITY ? 0.0f : 1.0f))
-        tell(s, "stats of an empty row", b, h, at, 0);
+    float lse, stats[2];
+    const char *wrong;
+    memcpy(&lse, local_at(&s->lse, b, h, x), sizeof lse);
+    memcpy(stats, local_at(&s->stats, b, h, x), sizeof stats);
+    wrong = ring_sums_wrong(&s->c->p, h, expected, s->c->sums != SUMS_STATS ? &lse : NULL,
+                            s->c->sums != SUMS_LSE ? stats : NULL, &s->out->worst);
+    if (wrong != NULL)
+        tell(s, wrong, b, h, at, 0);
 }
 
 /* Rows chosen by their number, against the oracle. */
@@ -911,11 +948,7 @@ static void near_oracle(share *s, int64_t b, int64_t x, int64_t at)
         for (int64_t d = 0; d < dim; d++)
             compare(s, "o", s->o.dtype, local_at(&s->o, b, h, x) + ring_bytes_of(s->o.dtype, d),
                     o[d], tolerance[d], b, h, at, d);
-        if (s->c->sums != SUMS_STATS)
-            compare(s, "lse", ATTN_F32, local_at(&s->lse, b, h, x), expected.lse,
-                    expected.lse_tolerance, b, h, at, -1);
-        if (s->c->sums != SUMS_LSE)
-            near_stats(s, &expected, b, h, x, at);
+        near_row_sums(s, &expected, b, h, x, at);
     }
 }
 

@@ -16,6 +16,7 @@
 #define ATTN_TESTS_RING_CASES_H
 
 #include "../attn.h"
+#include "oracle.h"
 #include "oracle_backward.h"
 
 #include <stddef.h>
@@ -89,6 +90,12 @@ void ring_case_free(ring_case *c);
 
 /* The bytes of whole units of a storage type. */
 int64_t ring_bytes_of(int dtype, int64_t numbers);
+
+/* What is wrong with the lse and the statistics of a row of head h, NULL = nothing: m + log2(l) must be the
+ * LSE, and m from 16 below the largest logit, base 2, up to it, or the sink where that is more. Each may be
+ * NULL. *worst becomes the largest error in units of its tolerance. */
+const char *ring_sums_wrong(const attn_params *p, int64_t h, const oracle_result *expected,
+                            const float *lse, const float *stats, double *worst);
 
 /* This rank's part. With a fault every rank must first return what it leads to, with all outputs as
  * they were; the next call must do well. */

@@ -125,7 +125,8 @@ static void run_unequal(void)
 /* ---- misuse ---------------------------------------------------------------------------------- */
 
 static attn_transport lonely;
-static int32_t lengths[2] = { 0, 200 };
+static int32_t lengths[3] = { 0, 200 };
+static int32_t tables[3 * 13], begins[3];
 
 static int agree_alone(void *user, int value)
 {
@@ -157,6 +158,18 @@ static int fetch_nothing(void *user, void *k, void *v)
     return 1;
 }
 
+/* Pages for the first `keys` keys of each of the three sequences; the other entries name none. */
+static void page(decode_problem *x, int keys)
+{
+    attn_rows *rows = &x->p.kv_rows;
+    for (int n = 0; n < 3 * 13; n++)
+        tables[n] = n % 13 * 16 < keys ? 38 - n : -1;
+    memset(lengths, 0, sizeof lengths);
+    rows->page_size = 16;
+    rows->num_pages = 39;
+    rows->table = tables;
+}
+
 #define MAKER(name, ...)                                                                           \
     static void name(decode_problem *x)                                                            \
     {                                                                                              \
@@ -169,7 +182,17 @@ MAKER(fetch, x->ring.fetch = fetch_nothing)
 MAKER(logits, x->p.logits.data = x->p.o.data)
 MAKER(naive, x->p.impl = ATTN_IMPL_NAIVE)
 MAKER(varlen, x->p.cu_seqlens_kv = lengths)
-MAKER(pages, x->p.kv_rows.page_size = 16)
+MAKER(no_table, x->p.kv_rows.page_size = 16)
+MAKER(no_pages, x->p.kv_rows.table = tables)
+MAKER(few_pages, page(x, 200); x->p.kv_rows.num_pages = 38)
+MAKER(wrong_page, page(x, 200); tables[13] = -1)
+MAKER(short_table, page(x, 112); lengths[1] = 113; x->p.kv_len = lengths)
+MAKER(short_ring, x->p.kv_rows.ring = 199)
+MAKER(late_ring, x->p.kv_rows.ring = 200; x->p.kv_rows.begin = begins; begins[1] = 200)
+MAKER(begin, x->p.kv_rows.begin = begins)
+MAKER(recent, x->p.recent.keys = 4)
+MAKER(key_row, x->p.part.key_row = 1)
+MAKER(no_scales, x->p.k.dtype = ATTN_I8; x->p.k_scales.data = NULL)
 MAKER(shard, x->ring.shard = -1)
 MAKER(no_keys, x->p.k.data = NULL)
 MAKER(on_itself, x->p.o.data = (void *)(uintptr_t)x->p.q.data)
@@ -194,8 +217,26 @@ static void run_misuse(void)
         { naive, ATTN_ERR_UNSUPPORTED, "impl (2) (naive): a ring is built for ATTN_IMPL_TILED", 0 },
         { varlen, ATTN_ERR_UNSUPPORTED,
           "cu_seqlens_kv is set, but decoding over ranks does not take it", 0 },
-        { pages, ATTN_ERR_UNSUPPORTED,
-          "kv_rows.page_size (16) is set, but decoding over ranks does not take it", 0 },
+        { no_table, ATTN_ERR_ARG, "kv_rows.page_size (16) is set, but kv_rows.table is NULL", 0 },
+        { no_pages, ATTN_ERR_ARG,
+          "kv_rows.page_size (0) must be at least 1 when kv_rows.table is given", 0 },
+        { few_pages, ATTN_ERR_ARG, "kv_rows.table[0] (38) must be from 0 to num_pages (38) - 1",
+          1 },
+        { wrong_page, ATTN_ERR_ARG, "kv_rows.table[13] (-1) must be from 0 to num_pages (39) - 1",
+          1 },
+        { short_table, ATTN_ERR_ARG, "kv_rows.table[20] (-1) must be from 0 to num_pages (39) - 1",
+          1 },
+        { short_ring, ATTN_ERR_ARG,
+          "kv_rows.ring (199) is below the rows up to the last key in use of sequence b (0), 200",
+          1 },
+        { late_ring, ATTN_ERR_ARG,
+          "kv_rows.begin[1] (200) must be at least 0 and below kv_rows.ring", 1 },
+        { begin, ATTN_ERR_ARG, "kv_rows.begin is given, but kv_rows.ring", 0 },
+        { recent, ATTN_ERR_UNSUPPORTED,
+          "recent.keys (4) is set, but decoding over ranks does not take it", 0 },
+        { key_row, ATTN_ERR_UNSUPPORTED,
+          "part.key_row (1) is set, but decoding over ranks does not take it", 0 },
+        { no_scales, ATTN_ERR_ARG, "k.dtype (8) is i8, but k_scales.data is NULL", 0 },
         { shard, ATTN_ERR_ARG, "ring.shard (-1)", 0 },
         { no_keys, ATTN_ERR_ARG, "k.data is NULL", 1 },
         { on_itself, ATTN_ERR_ARG, "o overlaps q: what a call writes needs memory of its own", 1 },

@@ -12,10 +12,15 @@
 /* ---- problems -------------------------------------------------------------------------------- */
 
 /* Both ends included. */
+static int64_t draw_from(uint64_t *random, int64_t low, int64_t high)
+{
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    return low + (int64_t)((*random >> 33) % (uint64_t)(high - low + 1));
+}
+
 static int64_t draw(decode_problem *x, int64_t low, int64_t high)
 {
-    x->random = x->random * 6364136223846793005u + 1442695040888963407u;
-    return low + (int64_t)((x->random >> 33) % (uint64_t)(high - low + 1));
+    return draw_from(&x->random, low, high);
 }
 
 static int chance(decode_problem *x, int percent)
@@ -43,6 +48,34 @@ static void fill(decode_problem *x, attn_tensor *t, int64_t count)
     attn_convert(stored, t->dtype, values, ATTN_F32, (size_t)count);
     free(values);
     t->data = stored;
+}
+
+/* Numbers of 8 bits for `rows` keys of each head, with scales of tokens or of channels. */
+static void fill_i8(decode_problem *x, attn_tensor *t, attn_scales *by, int64_t rows, int64_t dim)
+{
+    const int64_t heads = x->p.num_heads_kv;
+    const int by_channel = chance(x, 50);
+    const int64_t count = by_channel ? heads * dim : rows;
+    signed char *stored = take(x, rows * dim);
+    float *scales = take(x, count * 4);
+    for (int64_t i = 0; i < rows * dim; i++)
+        stored[i] = (signed char)draw(x, -128, 127);
+    for (int64_t i = 0; i < count; i++)
+        scales[i] = (float)draw(x, 100, 1500) * 1e-5f;
+    t->data = stored;
+    by->data = scales;
+    if (by_channel)
+        by->stride_batch = by->stride_seq = ATTN_STRIDE_BROADCAST;
+    else
+        by->stride_dim = ATTN_STRIDE_BROADCAST;
+}
+
+static void fill_keys(decode_problem *x, attn_tensor *t, attn_scales *by, int64_t rows, int64_t dim)
+{
+    if (t->dtype == ATTN_I8)
+        fill_i8(x, t, by, rows, dim);
+    else
+        fill(x, t, rows * dim);
 }
 
 static void draw_cuts(decode_problem *x, int ranks, int kind)
@@ -166,7 +199,8 @@ static int solve(const attn_params *p)
 
 int decode_problem_make(decode_problem *x, uint64_t seed, int ranks, int kind)
 {
-    static const int stored[] = { ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_Q8_0 };
+    static const int stored[] = { ATTN_F32,  ATTN_F32,  ATTN_F16,  ATTN_BF16, ATTN_E4M3,
+                                  ATTN_Q8_0, ATTN_Q5_0, ATTN_Q4_0, ATTN_I8 };
     attn_params *p = &x->p;
     int64_t rows, keys;
     memset(x, 0, sizeof *x);
@@ -178,11 +212,13 @@ int decode_problem_make(decode_problem *x, uint64_t seed, int ranks, int kind)
     p->seq_len_kv = kind == DECODE_FAULTY    ? 200
                     : kind == DECODE_ALIGNED ? draw(x, 0, 9000)
                                              : draw(x, 0, 200);
-    p->k.dtype = stored[draw(x, 0, 3)];
-    p->v.dtype = stored[draw(x, 0, 3)];
-    p->head_dim = p->k.dtype == ATTN_Q8_0 ? 32 : draw(x, 1, 12);
-    p->head_dim_v = p->v.dtype == ATTN_Q8_0 ? 32 : draw(x, 1, 12);
+    p->k.dtype = stored[draw(x, 0, 8)];
+    p->v.dtype = stored[draw(x, 0, 8)];
+    p->head_dim = p->k.dtype >= ATTN_Q8_0 ? 32 : draw(x, 1, 12);
+    p->head_dim_v = p->v.dtype >= ATTN_Q8_0 ? 32 : draw(x, 1, 12);
+    p->integer = p->k.dtype >= ATTN_Q8_0 && chance(x, 50);
     x->spread = (int)draw(x, 0, 2);
+    x->cached = chance(x, 60);
     draw_cuts(x, ranks, kind);
     draw_lengths(x, kind);
     if (kind != DECODE_FAULTY)
@@ -191,8 +227,8 @@ int decode_problem_make(decode_problem *x, uint64_t seed, int ranks, int kind)
     rows = p->batch * p->num_heads_q * p->seq_len_q;
     keys = p->batch * p->num_heads_kv * p->seq_len_kv;
     fill(x, &p->q, rows * p->head_dim);
-    fill(x, &p->k, keys * p->head_dim);
-    fill(x, &p->v, keys * p->head_dim_v);
+    fill_keys(x, &p->k, &p->k_scales, keys, p->head_dim);
+    fill_keys(x, &p->v, &p->v_scales, keys, p->head_dim_v);
     p->o.data = take(x, rows * (p->head_dim_v + 3) * 4);
     p->lse.data = (float *)p->o.data + rows * p->head_dim_v;
     p->stats.data = (float *)p->lse.data + rows;
@@ -213,7 +249,12 @@ typedef struct own_share {
     const attn_transport *t;
     attn_ring_range ranges[256];
     int64_t count, length;
-    unsigned char *k, *v;
+    attn_rows places;     /* of its keys */
+    int64_t entries, seq; /* of k and v, and the rows of one */
+    int32_t *table, first[3];
+    void *memory[6];
+    int blocks;
+    uint64_t random;
     float *rows; /* o, lse, stats */
     decode_outcome *out;
 } own_share;
@@ -225,45 +266,179 @@ static void tell(own_share *s, const char *what, int64_t number)
                  s->t->size, what, (long long)number);
 }
 
-/* The keys of this rank alone, in one block; elements that no position has are 0x7f bytes. */
-static unsigned char *own_keys(own_share *s, const attn_tensor *whole, int64_t dim,
-                               attn_tensor *own)
+static void *take_own(own_share *s, int64_t bytes)
+{
+    void *block = malloc((size_t)bytes + 1);
+    if (block == NULL)
+        exit(2);
+    s->memory[s->blocks++] = block;
+    return memset(block, 0x7f, (size_t)bytes + 1);
+}
+
+static int64_t position_of(const own_share *s, int64_t at)
+{
+    int64_t r = 0;
+    while (at >= s->ranges[r].count)
+        at -= s->ranges[r++].count;
+    return s->ranges[r].begin + at;
+}
+
+/* Whether sequence b uses the rank's key `at`. */
+static int is_used(const own_share *s, int64_t b, int64_t at)
+{
+    const attn_params *p = &s->x->p;
+    const int64_t begin = p->kv_begin != NULL ? p->kv_begin[b] : 0, x = position_of(s, at);
+    const int64_t keys = p->kv_len != NULL ? p->kv_len[b] : p->seq_len_kv - begin;
+    return x >= begin && x < begin + keys;
+}
+
+/* The row of its sequence where the rank's key `at` lies, before pages. */
+static int64_t row_of(const own_share *s, int64_t b, int64_t at)
+{
+    const attn_rows *rows = &s->places;
+    at += rows->begin != NULL ? rows->begin[b] : 0;
+    return rows->ring > 0 ? at % rows->ring : at;
+}
+
+/* A ring holds no more than the keys up to the last one in use. */
+static void draw_ring(own_share *s)
+{
+    int64_t least = 1;
+    for (int64_t b = 0; b < s->x->p.batch; b++)
+        for (int64_t at = 0; at < s->length; at++)
+            if (is_used(s, b, at) && at >= least)
+                least = at + 1;
+    s->places.ring = least + draw_from(&s->random, 0, 20);
+    for (int b = 0; b < 3; b++)
+        s->first[b] = (int32_t)draw_from(&s->random, 0, s->places.ring - 1);
+    if (draw_from(&s->random, 0, 3) > 0)
+        s->places.begin = s->first;
+}
+
+/* Pages in random order; entries that no key in use needs name none. */
+static void draw_pages(own_share *s, int64_t rows)
+{
+    const int64_t size = s->places.page_size, batch = s->x->p.batch;
+    const int64_t each = (rows + size - 1) / size, gap = draw_from(&s->random, 0, 1);
+    const int64_t pages = batch * each + draw_from(&s->random, 0, 2);
+    int32_t *order = take_own(s, pages * 4);
+    s->table = take_own(s, batch * (each + gap) * 4); /* 0x7f7f7f7f is no page */
+    for (int64_t n = 0; n < pages; n++) {
+        const int64_t other = draw_from(&s->random, 0, n);
+        order[n] = order[other];
+        order[other] = (int32_t)n;
+    }
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t at = 0; at < s->length; at++)
+            if (is_used(s, b, at)) {
+                const int64_t entry = row_of(s, b, at) / size;
+                s->table[b * (each + gap) + entry] = order[b * each + entry];
+            }
+    s->places.table = each > 0 ? s->table : NULL;
+    s->places.table_stride = gap != 0 ? (ptrdiff_t)(each + gap) : 0;
+    s->places.num_pages = s->entries = pages;
+    s->seq = size;
+}
+
+/* Plain arrays, pages, a ring, or pages of a ring. */
+static void draw_places(own_share *s)
+{
+    static const int64_t sizes[] = { 0, 0, 1, 3, 16, 64 };
+    s->random = s->x->random + (uint64_t)s->t->rank * 0x9e3779b97f4a7c15u;
+    s->entries = s->x->p.batch;
+    s->seq = s->length;
+    if (!s->x->cached)
+        return;
+    if (draw_from(&s->random, 0, 2) == 0) {
+        draw_ring(s);
+        s->seq = s->places.ring;
+    }
+    s->places.page_size = sizes[draw_from(&s->random, 0, 5)];
+    if (s->places.page_size > 0)
+        draw_pages(s, s->seq);
+}
+
+static void place_of(const own_share *s, int64_t b, int64_t at, int64_t *entry, int64_t *row)
+{
+    const int64_t size = s->places.page_size;
+    int64_t each = s->places.table_stride;
+    *entry = b;
+    *row = row_of(s, b, at);
+    if (size == 0)
+        return;
+    if (each == 0)
+        each = ((s->places.ring > 0 ? s->places.ring : s->length) + size - 1) / size;
+    *entry = s->table[b * each + *row / size];
+    *row %= size;
+}
+
+/* The keys in use of this rank alone, in one block; all else is 0x7f bytes. */
+static void own_keys(own_share *s, const attn_tensor *whole, int64_t dim, attn_tensor *own)
 {
     const attn_params *p = &s->x->p;
     const int64_t heads = p->num_heads_kv, gap = s->x->spread == 2 ? 32 : 0;
     const int64_t bytes = ring_bytes_of(whole->dtype, dim);
-    int64_t seq = dim + gap, head = s->length * seq + gap, batch = heads * head + gap;
+    int64_t seq = dim + gap, head = s->seq * seq + gap, batch = heads * head + gap, entry, row;
     unsigned char *data;
     if (s->x->spread == 1)
-        head = dim, seq = heads * dim, batch = s->length * seq;
-    data = malloc((size_t)ring_bytes_of(whole->dtype, p->batch * batch + 32));
-    if (data == NULL)
-        exit(2);
-    memset(data, 0x7f, (size_t)ring_bytes_of(whole->dtype, p->batch * batch + 32));
+        head = dim, seq = heads * dim, batch = s->seq * seq;
+    data = take_own(s, ring_bytes_of(whole->dtype, s->entries * batch + 32));
     for (int64_t b = 0; b < p->batch; b++)
-        for (int64_t h = 0; h < heads; h++)
-            for (int64_t r = 0, at = 0; r < s->count; r++)
-                for (int64_t i = 0; i < s->ranges[r].count; i++, at++) {
-                    const int64_t from =
-                        ((b * heads + h) * p->seq_len_kv + s->ranges[r].begin + i) * dim;
-                    memcpy(data + ring_bytes_of(whole->dtype, b * batch + h * head + at * seq),
-                           (const unsigned char *)whole->data + ring_bytes_of(whole->dtype, from),
-                           (size_t)bytes);
-                }
+        for (int64_t at = 0; at < s->length; at++)
+            for (int64_t h = 0; h < heads && is_used(s, b, at); h++) {
+                const int64_t from = ((b * heads + h) * p->seq_len_kv + position_of(s, at)) * dim;
+                place_of(s, b, at, &entry, &row);
+                memcpy(data + ring_bytes_of(whole->dtype, entry * batch + h * head + row * seq),
+                       (const unsigned char *)whole->data + ring_bytes_of(whole->dtype, from),
+                       (size_t)bytes);
+            }
     own->data = data;
     if (s->x->spread != 0 && s->length > 0)
         own->stride_batch = (ptrdiff_t)batch, own->stride_head = (ptrdiff_t)head,
         own->stride_seq = (ptrdiff_t)seq;
-    return data;
+}
+
+/* Scales of tokens lie as the keys do. */
+static void own_scales(own_share *s, const attn_scales *whole, attn_scales *own)
+{
+    attn_tensor from = { .data = whole->data }, to = { 0 };
+    if (whole->data == NULL || whole->stride_seq == ATTN_STRIDE_BROADCAST)
+        return;
+    own_keys(s, &from, 1, &to);
+    own->data = to.data;
+    own->stride_batch = to.stride_batch;
+    own->stride_head = to.stride_head;
+    own->stride_seq = to.stride_seq;
+}
+
+static void make_own(own_share *s, attn_params *p)
+{
+    draw_places(s);
+    own_keys(s, &s->x->p.k, p->head_dim, &p->k);
+    own_keys(s, &s->x->p.v, p->head_dim_v, &p->v);
+    own_scales(s, &s->x->p.k_scales, &p->k_scales);
+    own_scales(s, &s->x->p.v_scales, &p->v_scales);
+    p->kv_rows = s->places;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
+/* Outputs hold 0x7f bytes before a call. */
+static int is_untouched(const void *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (((const unsigned char *)at)[i] != 0x7f)
+            return 0;
+    return 1;
+}
+
 static void compare_row(own_share *s, int64_t b, int64_t h, int64_t i)
 {
     const attn_params *p = &s->x->p;
-    const int64_t dv = p->head_dim_v;
+    const int64_t dv = p->head_dim_v, rows = p->batch * p->num_heads_q * p->seq_len_q;
     const int64_t row = (b * p->num_heads_q + h) * p->seq_len_q + i;
+    const float *const lse = s->rows + rows * dv, *const stats = lse + rows;
+    const char *wrong;
     double o[64], abs[64], tolerance[64];
     oracle_result r = { 0 };
     r.o = o, r.o_abs = abs, r.o_tolerance = tolerance;
@@ -279,6 +454,21 @@ static void compare_row(own_share *s, int64_t b, int64_t h, int64_t i)
         if (!(part <= 1))
             tell(s, "o is far from the oracle, row", row);
     }
+    wrong = ring_sums_wrong(p, h, &r, &lse[row], &stats[2 * row], &s->out->worst);
+    if (wrong != NULL)
+        tell(s, wrong, row);
+}
+
+/* A row beyond q_len is left as it was. */
+static void leave_row(own_share *s, int64_t b, int64_t h, int64_t i)
+{
+    const attn_params *p = &s->x->p;
+    const int64_t dv = p->head_dim_v, rows = p->batch * p->num_heads_q * p->seq_len_q;
+    const int64_t row = (b * p->num_heads_q + h) * p->seq_len_q + i;
+    const float *const lse = s->rows + rows * dv, *const stats = lse + rows;
+    if (!is_untouched(s->rows + row * dv, (size_t)dv * sizeof(float)) ||
+        !is_untouched(&lse[row], sizeof *lse) || !is_untouched(&stats[2 * row], 2 * sizeof *stats))
+        tell(s, "a row beyond q_len was written", row);
 }
 
 static void compare_rows(own_share *s, size_t bytes)
@@ -289,8 +479,10 @@ static void compare_rows(own_share *s, size_t bytes)
         tell(s, "other bits than those of one process", 0);
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
-            for (int64_t i = 0; i < oracle_rows(p, b); i++)
-                if (p->seq_len_kv <= 200)
+            for (int64_t i = 0; i < p->seq_len_q; i++)
+                if (i >= oracle_rows(p, b))
+                    leave_row(s, b, h, i);
+                else if (p->seq_len_kv <= 200)
                     compare_row(s, b, h, i);
     for (size_t i = 0; i < bytes; i++)
         s->out->sum = (s->out->sum ^ at[i]) * 0x01000193u;
@@ -354,6 +546,15 @@ static attn_status expected_status(const decode_problem *x)
                                                    : ATTN_ERR_CALLBACK;
 }
 
+/* The table names a page that is not there, where there is one. */
+static void spoil(own_share *s, attn_params *p)
+{
+    if (p->kv_rows.page_size > 0)
+        s->table[row_of(s, 0, 0) / p->kv_rows.page_size] = (int32_t)p->kv_rows.num_pages;
+    else
+        p->window = 1, p->window_left = -5;
+}
+
 /* ---- the call -------------------------------------------------------------------------------- */
 
 static attn_status call_own(own_share *s)
@@ -368,8 +569,7 @@ static attn_status call_own(own_share *s)
     char text[200];
     unsigned char *memory;
     attn_status status;
-    s->k = own_keys(s, &s->x->p.k, p.head_dim, &p.k);
-    s->v = own_keys(s, &s->x->p.v, p.head_dim_v, &p.v);
+    make_own(s, &p);
     p.o.data = s->rows;
     p.lse.data = s->rows + ((const float *)s->x->p.lse.data - (const float *)s->x->p.o.data);
     p.stats.data = s->rows + ((const float *)s->x->p.stats.data - (const float *)s->x->p.o.data);
@@ -394,7 +594,7 @@ static attn_status call_own(own_share *s)
     if (fails && fault->kind == RING_FAULT_WORKSPACE)
         bytes--;
     if (fails && fault->kind == RING_FAULT_ARGUMENT)
-        p.window = 1, p.window_left = -5;
+        spoil(s, &p);
     status = attn_ring_decode_forward(&p, &ring, memory + 1, bytes);
     if (status != expected_status(s->x))
         tell(s,
@@ -430,13 +630,12 @@ void decode_rank_run(const decode_problem *x, const attn_transport *t, decode_ou
         if (out->stats.failed_rank != -1 || out->stats.exchanges != t->size - 1)
             tell(&s, "the statistics of a call that did well", out->stats.exchanges);
     } else {
-        for (size_t i = 0; i < bytes; i++)
-            if (((unsigned char *)s.rows)[i] != 0x7f)
-                tell(&s, "an output was written by a call that failed", (int64_t)i);
+        if (!is_untouched(s.rows, bytes))
+            tell(&s, "an output was written by a call that failed", 0);
         if (x->fault != NULL && out->stats.failed_rank != x->fault->rank)
             tell(&s, "another rank is said to have failed", out->stats.failed_rank);
     }
     free(s.rows);
-    free(s.k);
-    free(s.v);
+    while (s.blocks > 0)
+        free(s.memory[--s.blocks]);
 }

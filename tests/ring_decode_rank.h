@@ -18,8 +18,9 @@ typedef enum decode_kind {
 /* One call; o, lse and stats of p are those of one process. */
 typedef struct decode_problem {
     attn_params p;
-    attn_ring ring;          /* without a transport */
-    int spread;              /* of the ranks' keys: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    attn_ring ring; /* without a transport */
+    int spread;     /* of the ranks' keys: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
+    int cached;     /* nonzero: ranks draw pages, a ring, both or neither, each for itself */
     const ring_fault *fault; /* NULL: none; FETCH does not occur */
     int other_rows;          /* nonzero: the last rank has another number of rows */
     int32_t q_len[3], kv_len[3], kv_begin[3], prefix[3];
@@ -27,7 +28,7 @@ typedef struct decode_problem {
     float sinks[8], slopes[8];
     attn_ring_range ranges[DECODE_MOST_RANGES];
     int64_t first[DECODE_MOST_RANKS + 1];
-    void *memory[8];
+    void *memory[16];
     int blocks;
     uint64_t random;
 } decode_problem;

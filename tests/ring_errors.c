@@ -173,6 +173,8 @@ static const row rows[] = {
           "part.key_begin (3) is set, but a ring of ranks") },
     { ROW(p.part.key_count, TO_I64, 3, BOTH, UNSUPPORTED,
           "part.key_count (3) is set, but a ring of ranks") },
+    { ROW(p.part.key_row, TO_I64, 3, BOTH, UNSUPPORTED,
+          "part.key_row (3) is set, but a ring of ranks") },
     { ROW(p.part.continued, TO_INT, 1, BOTH, UNSUPPORTED,
           "part.continued (1) is set, but a ring of ranks") },
     { ROW(p.block_mask.block_q, TO_I64, 4, BOTH, ARG,

@@ -231,12 +231,31 @@ static void move_scales(attn_scales *x, int64_t begin)
         x->data += (ptrdiff_t)begin * step_of(x->stride_seq);
 }
 
-void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
+static void move_tensors(attn_params *p, const test_problem *t, int64_t begin)
 {
     move_keys(&p->k, &t->k, begin);
     move_keys(&p->v, &t->v, begin);
     move_scales(&p->k_scales, begin);
     move_scales(&p->v_scales, begin);
+}
+
+/* The cache stays whole, or pages before the part's are left out of the table. */
+static void move_cache(attn_params *p, int64_t begin)
+{
+    attn_rows *rows = &p->kv_rows;
+    p->part.key_row = begin;
+    if (rows->ring == 0 && rng_aside(0, 1)) {
+        rows->table += begin / rows->page_size;
+        p->part.key_row = begin % rows->page_size;
+    }
+}
+
+void slice_part_keys(attn_params *p, const test_problem *t, int64_t begin, int64_t count)
+{
+    if (p->kv_rows.ring > 0 || p->kv_rows.page_size > 0)
+        move_cache(p, begin);
+    else
+        move_tensors(p, t, begin);
     p->part.keys = 1;
     p->part.key_begin = begin;
     p->part.key_count = count;

@@ -223,7 +223,8 @@ typedef enum attn_dtype {
     ATTN_Q4_0 = 7, /* 18 bytes: of 4 bits, from -8 to 7 */
 
     /* int8_t, -128 to 127, times f32 scales of the caller's own (attn_scales). Only K and V of
-     * attn_forward, its parts included, and of caches may have it: the other levels refuse it. */
+     * attn_forward, its parts included, of attn_ring_decode_forward and of caches may have it: the other
+     * levels refuse it. */
     ATTN_I8 = 8
 } attn_dtype;
 
@@ -438,8 +439,8 @@ typedef float (*attn_score_fn)(void *user, const attn_pair *at, float logit);
  * With pages, row r is slot r % page_size of page table[b*table_stride + r / page_size]. k and v
  * then are [num_pages, num_heads_kv, page_size, head_dim], or [num_pages, page_size, num_heads_kv,
  * head_dim] by p.layout. stride_batch lies between pages, and all
- * sequences share the pages. attn_rows cannot be used with cu_seqlens_kv. attn_cache_view fills it
- * in. */
+ * sequences share the pages. With part.keys, rows count from part.key_row on (attn_part). attn_rows
+ * cannot be used with cu_seqlens_kv. attn_cache_view fills it in. */
 typedef struct attn_rows {
     /* Rows of a sequence's ring buffer, at least kv_begin + kv_len. 0 turns the ring off. */
     int64_t ring;
@@ -576,10 +577,13 @@ typedef struct attn_state {
  * arrays is row row_begin or key key_begin; packed strides and the numbering of states follow the
  * counts.
  *
+ * A cache (kv_rows) may hold more than the keys of the part: key key_begin + i is row key_row + i of its
+ * sequence, where attn_rows has column c as row c. So key_row = key_begin suits a cache of the whole call,
+ * and 0 one of these keys alone. A packed table has ceil((key_row + key_count) / page_size) entries.
+ *
  * Rows of a part have the bits of the whole call. For a part of the keys the caller asks for the
  * raw state (p.partial) and merges it with the states of the other parts; attn_state_merge says
- * when the merged state is canonical. A part cannot be used with cu_seqlens, kv_rows or impl
- * naive. */
+ * when the merged state is canonical. A part cannot be used with cu_seqlens or impl naive. */
 typedef struct attn_part {
     int rows; /* nonzero: some rows; 0: all rows, and row_begin and row_count must be 0 */
     int keys; /* nonzero: some keys; 0: all keys, and key_begin and key_count must be 0 */
@@ -590,6 +594,7 @@ typedef struct attn_part {
     int continued;
     int64_t row_begin, row_count;
     int64_t key_begin, key_count;
+    int64_t key_row; /* row of a cache (kv_rows) where key key_begin lies; needs keys and kv_rows */
 } attn_part;
 
 /* ------------------------------------------------------------------------------------------------

@@ -99,4 +99,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 20
+#define ATTN_KERNEL_ABI 21

@@ -175,6 +175,7 @@ static const device_field device_fields[] = {
     { HOST(part.row_count) },
     { HOST(part.key_begin) },
     { HOST(part.key_count) },
+    { HOST(part.key_row) },
     { .offset = UINT16_MAX },
 };
 #undef AT

@@ -15,7 +15,7 @@ static attn_status cut_for(const attn_params *p, const attn_ring *ring, int rank
         return ATTN_ERR_ARG;
     status = check_cut(p, ring, ring->transport->size, &why);
     if (!status)
-        status = refuse_fields(p, BY_RING, "a ring of ranks", &why);
+        status = refuse_fields(p, BY_ANY_RING, "a ring of ranks", &why);
     if (!status)
         *cuts = cut_of(p, ring, ring->transport->size);
     return status;

@@ -91,17 +91,6 @@ static attn_status check_decode_query(const attn_params *p, const attn_ring *rin
     return ATTN_OK;
 }
 
-/* check_keys_held gives the sentence of an attn_forward without a workspace. */
-OWN_FRAME static attn_status check_keys_held(const attn_params *held, text *why)
-{
-    const attn_status status = attn_forward(held, NULL, 0);
-    if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
-        return ATTN_OK;
-    if (why->left)
-        attn_check(held, NULL, 0, why->at, why->left);
-    return status;
-}
-
 /* hold_keys makes the call one of all rows and `length` keys, packed as the rank's tensors are. */
 static void hold_keys(attn_params *held, int64_t length)
 {
@@ -109,17 +98,43 @@ static void hold_keys(attn_params *held, int64_t length)
     held->part.key_count = length;
 }
 
-OWN_FRAME static attn_status check_decode_arrays(const attn_params *p, int64_t length,
-                                                 const area *memory, text *why)
+/* take_range makes the call one of a range of keys, which begins at key `at` of the rank's. Caches are told
+ * so, and tensors have to begin there. */
+static void take_range(attn_params *held, const attn_ring_range *range, int64_t at)
+{
+    held->part.key_begin = range->begin;
+    held->part.key_count = range->count;
+    held->part.key_row = is_scattered(held) ? at : 0;
+}
+
+/* check_own_rows wants the rank's cache to have its keys in use, range by range; strides are resolved. */
+OWN_FRAME static attn_status check_own_rows(attn_params *held, const attn_ring *ring, text *why)
+{
+    const ring_cut c = cut_of(held, ring, ring->transport->size);
+    attn_status status = ATTN_OK;
+    ring_walk keys = { 0 };
+    while (!status && is_scattered(held) && next_range(&c, ring->transport->rank, &keys)) {
+        take_range(held, &keys.range, keys.at);
+        status = check_sequences(held, why);
+    }
+    return status;
+}
+
+/* check_decode_arrays looks at what is there or, once that has passed, whether `memory` lies apart. */
+OWN_FRAME static attn_status check_decode_arrays(const attn_params *p, const attn_ring *ring,
+                                                 int64_t length, const area *memory, text *why)
 {
     problem pr;
+    attn_status status;
     pr.p = *p;
     pr.p.backend = NULL; /* Only the arguments are checked. */
     hold_keys(&pr.p, length);
-    if (!memory)
-        return check_keys_held(&pr.p, why);
-    validate(&pr.p, &pr, 0, why);
-    return check_call_apart(&pr.p, memory, why);
+    status = validate(&pr.p, &pr, 0, why);
+    if (memory)
+        return check_call_apart(&pr.p, memory, why);
+    if (!status)
+        status = check_arrays_given(&pr.p, why);
+    return status || is_empty(&pr.p) ? status : check_own_rows(&pr.p, ring, why);
 }
 
 /* check_ring_decode checks everything that can be wrong on one rank. */
@@ -133,7 +148,7 @@ OWN_FRAME static attn_status check_ring_decode(const attn_params *p, const attn_
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_decode_arrays(p, length, NULL, why);
+    status = check_decode_arrays(p, ring, length, NULL, why);
     if (status)
         return status;
     status = ring_decode_bytes(p, ring, &need);
@@ -145,5 +160,5 @@ OWN_FRAME static attn_status check_ring_decode(const attn_params *p, const attn_
     if (status)
         return status;
     a = area_of_bytes("the workspace", workspace, need);
-    return check_decode_arrays(p, length, &a, why);
+    return check_decode_arrays(p, ring, length, &a, why);
 }

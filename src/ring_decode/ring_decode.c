@@ -5,18 +5,35 @@
 
 #include "plan.c"
 
+/* skip_scales goes to scales of the rank's key `at`. */
+static const float *skip_scales(const attn_scales *x, int64_t at)
+{
+    return x->data ? x->data + at * stride_or(x->stride_seq, 0) : NULL;
+}
+
+/* place_keys makes tensors begin at key `at` of the rank's. */
+static void place_keys(ring_call *c, int64_t at)
+{
+    attn_params *p = &c->p;
+    if (is_scattered(p))
+        return;
+    p->k.data = input_at(&c->own.k, at);
+    p->v.data = input_at(&c->own.v, at);
+    p->k_scales.data = skip_scales(&c->own.k_scales, at);
+    p->v_scales.data = skip_scales(&c->own.v_scales, at);
+}
+
 /* compute_keys puts states of keys begin to end - 1, which begin at `at` of the rank's, into a slot. */
 static attn_status compute_keys(ring_call *c, int64_t slot, int64_t at, int64_t begin, int64_t end)
 {
+    const attn_ring_range range = { begin, end - begin };
     attn_params *p = &c->p;
     p->state = slot_states(c, (int)slot);
     clear_states(&p->state);
     if (begin >= end)
         return ATTN_OK;
-    p->part.key_begin = begin;
-    p->part.key_count = end - begin;
-    p->k.data = input_at(&c->own.k, at);
-    p->v.data = input_at(&c->own.v, at);
+    take_range(p, &range, at);
+    place_keys(c, at);
     return has_pairs(c) ? attn_forward(p, c->base + c->pl.work, (size_t)c->pl.work_bytes) : ATTN_OK;
 }
 
