@@ -1419,7 +1419,8 @@ ATTN_API attn_status attn_cache_extend(attn_cache *c, const attn_cache_step *s, 
 /* attn_cache_write() stores one layer's k and v of *s, the step by which the cache was last
  * extended.
  *
- * If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
+ * It cannot tell another step from that one unless its rows are more than the sequence has: a longer one
+ * writes over older keys. If it fails, the new numbers are still present, with undefined rows; attn_cache_trim takes
  * them back, which a ring always allows. Returns ATTN_ERR_ARG or ATTN_ERR_OVERFLOW. */
 ATTN_API attn_status attn_cache_write(const attn_cache *c, int64_t layer, const attn_cache_step *s,
                                       char *why, size_t why_bytes);

@@ -5186,15 +5186,20 @@ static void describe_tiles(const attn_problem *pr, const device_plan *pl, int32_
  * Any thread may take and give: whoever locks a slot has it alone.
  */
 
+/* With -DATTN_EXACT_MEMORY tools see a kernel that goes beyond the end of an array. */
+#ifdef ATTN_EXACT_MEMORY
+enum { LEAST_POOLED = 0 };
+#else
 enum { LEAST_POOLED = 4096 };
+#endif
 
 /* pooled_bytes rounds up to a power of two, so that calls of about one size share memory. */
 static int64_t pooled_bytes(int64_t bytes)
 {
     int64_t all = LEAST_POOLED;
-    while (all < bytes)
+    while (all && all < bytes)
         all *= 2;
-    return all;
+    return all ? all : bytes;
 }
 
 /* is_pooled returns whether a call gives such memory to the pool: the whole pool is at most a

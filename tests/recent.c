@@ -570,6 +570,10 @@ static void check_misuse(int round)
     p.recent.begin = NULL;
     p.recent.entries = entries;
     expect(&p, ATTN_ERR_ARG, "recent.entries is given, but recent.keys is 0");
+    p.recent.entries = NULL;
+    expect(&p, ATTN_ERR_ARG, "recent.k.data is given, but recent.keys is 0");
+    p.recent.k.data = NULL;
+    expect(&p, ATTN_ERR_ARG, "recent.v.data is given, but recent.keys is 0");
     p = good;
     p.recent.num_entries = 3;
     expect(&p, ATTN_ERR_ARG, "recent.num_entries (3) is set, but recent.entries is NULL");

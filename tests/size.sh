@@ -187,8 +187,8 @@ judge() # judge COMPILER LIMIT LIMIT-WITHOUT-SENTENCES LIMIT-OF-SHORT-CALLS
 }
 
 if command -v size > /dev/null; then
-    judge gcc 227300 207700 24000
-    judge clang 259000 240100 51000
+    judge gcc 227900 208200 24000
+    judge clang 259700 240900 51000
 fi
 [ "$ran" -eq 1 ] || echo "size: skipped, nothing here to measure with"
 exit "$failed"
