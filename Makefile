@@ -194,10 +194,10 @@ $(BUILD)/harnesses.inc: $(TESTS)
 	@mkdir -p $(@D)
 	@sed -n '/^FUZZ_HARNESS(.*)$$/p' $^ | sort | cmp -s - $@ || \
 	  sed -n '/^FUZZ_HARNESS(.*)$$/p' $^ | sort > $@
+CORPUS = $(sort $(patsubst fuzz/corpus/%,%,$(wildcard fuzz/corpus/*/*)))
 $(BUILD)/corpus.inc: force
 	@mkdir -p $(@D)
-	@printf '"%s",\n' $(sort $(patsubst fuzz/corpus/%,%,$(wildcard fuzz/corpus/*/*))) > $@.new
-	@cmp -s $@.new $@ || cp $@.new $@
+	@printf '"%s",\n' $(CORPUS) | cmp -s - $@ || printf '"%s",\n' $(CORPUS) > $@
 $(BUILD)/obj/fuzz/corpus.o $(BUILD)/obj/fuzz/binaries.o: DEFINES = -I$(BUILD)
 $(BUILD)/obj/fuzz/corpus.o: $(BUILD)/harnesses.inc $(BUILD)/corpus.inc
 $(BUILD)/obj/fuzz/binaries.o: $(BUILD)/kernels_cl.inc

@@ -964,7 +964,7 @@ ATTN_API attn_status attn_workspace_size(const attn_params *p, size_t *bytes);
  * most 256 keys, head_dim and head_dim_v are at most 1024, and batch, num_heads_q and seq_len_q at most
  * 32768 each; if no stride is negative or broadcast, and no tensor spans 2 GiB; and, with OpenMP, if it is
  * too small to share. It is computed directly, without a plan, in a seventh of the time for the smallest. The
- * bits are the same. It may run in less than attn_workspace_size and attn_check ask for.
+ * bits are the same. It may run in less than attn_workspace_size says, and attn_check then says "ok".
  *
  * Returns the errors of attn_workspace_size, ATTN_ERR_WORKSPACE, and ATTN_ERR_CALLBACK if parallel_for or a backend
  * failed. */

@@ -235,13 +235,11 @@ ATTN_API const char *attn_check(const attn_params *p, const void *workspace, siz
 {
     text why = text_in(buffer, buffer_bytes);
     short_call c;
-    attn_status status;
-    if (HAS_LONG_CALLS) {
+    attn_status status = begin_short(p, workspace, bytes, &c);
+    if (status && HAS_LONG_CALLS)
         status = check_call(p, (void *)(uintptr_t)workspace, bytes, NULL, &why);
-    } else {
-        status = begin_short(p, workspace, bytes, &c);
+    else
         put(&why, why_not_short(status));
-    }
     return verdict(status, buffer, &why);
 }
 

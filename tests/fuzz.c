@@ -429,6 +429,7 @@ static const size_t int_fields[] = {
     AT(recent.k.dtype), AT(fast),           AT(recent.v.dtype),   AT(insight.top),
 };
 static const size_t float_fields[] = { AT(scale), AT(softcap), AT(dropout_p), AT(skip.below) };
+/* Not those of key_list: its entries are read before a call is refused. */
 static const size_t stride_fields[] = {
     AT(q.stride_batch),        AT(q.stride_head),          AT(q.stride_seq),
     AT(k.stride_batch),        AT(k.stride_head),          AT(k.stride_seq),
@@ -441,8 +442,7 @@ static const size_t stride_fields[] = {
     AT(bool_mask.stride_q),    AT(bool_mask.stride_kv),    AT(k_scales.stride_batch),
     AT(k_scales.stride_head),  AT(k_scales.stride_seq),    AT(k_scales.stride_dim),
     AT(v_scales.stride_batch), AT(v_scales.stride_head),   AT(v_scales.stride_seq),
-    AT(v_scales.stride_dim),   AT(key_list.stride_batch),  AT(key_list.stride_head),
-    AT(key_list.stride_seq),
+    AT(v_scales.stride_dim),
 };
 static const size_t pointer_fields[] = {
     AT(q.data),         AT(k.data),         AT(v.data),        AT(o.data),
@@ -491,6 +491,7 @@ static void drop_arrays(attn_params *p)
 {
     p->q_len = p->kv_len = p->kv_begin = p->cu_seqlens_q = p->cu_seqlens_kv = NULL;
     p->key_base = NULL;
+    p->key_list.data = NULL;
     p->block_mask.row_offsets = p->block_mask.columns = p->logits.rows = NULL;
     p->q_segments = p->kv_segments = p->tree_parents = p->q_offset = p->prefix = NULL;
     p->alignment = p->alignment == ATTN_ALIGN_OFFSET ? ATTN_ALIGN_TOP_LEFT : p->alignment;

@@ -1286,7 +1286,11 @@ static void law_short_memory(int round)
     while (least < enough) {
         const size_t middle = least + (enough - least) / 2;
         const int mark = test_mark();
-        if (attn_forward(&p, test_alloc(middle), middle) == ATTN_OK)
+        void *const memory = test_alloc(middle);
+        const int ok = strcmp(attn_check(&p, memory, middle, NULL, 0), "ok") == 0;
+        CHECK((attn_forward(&p, memory, middle) == ATTN_OK) == ok,
+              "attn_check says otherwise of a workspace of %lu", (unsigned long)middle);
+        if (ok)
             enough = middle;
         else
             least = middle + 1;

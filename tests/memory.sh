@@ -7,9 +7,9 @@
 # A fresh process for each point prints by how much a call raised its peak memory over the inputs
 # and outputs (tests/peak_rss.c). Fits growth = c * keys^e by least squares of the logarithms and
 # fails unless e is 0 within 0.05 (tiled, 1 K to 1 M keys) and 2 within 0.1 (naive, whole matrix).
-# The kernel counts pages in batches, so a peak is known to about 128 KiB: each point is the least
-# of three runs, and anything below 256 KiB counts as 256 KiB. One float a key too many is still
-# seen: 4 MB at 1 M keys, an exponent of 0.3.
+# The kernel counts pages in batches for each CPU, so a peak is known to some 0.6 MiB: each point is
+# the least of three runs, and anything below 1 MiB counts as 1 MiB. One float a key too many is
+# still seen: 4 MB at 1 M keys, an exponent of 0.16.
 #
 # Then 1 M keys of 512 bytes from a file in 1 MiB (examples/out_of_core.c): in steps of every size
 # the bits of a call that has them in memory, and once in a process that may use 8 MiB of addresses,
@@ -37,7 +37,7 @@ judge()
     awk -v name="$1" -v wanted="$2" -v tolerance="$3" -v column="$4" '
         $2 == "failed" {bad = 1}
         {
-            bytes = $column < 262144 ? 262144 : $column
+            bytes = $column < 1048576 ? 1048576 : $column
             x = log($1); y = log(bytes)
             n++; sx += x; sy += y; sxx += x * x; sxy += x * y
             printf "  %s: %8d keys %12d bytes\n", name, $1, $column

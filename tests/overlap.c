@@ -911,7 +911,7 @@ static void check_merges(void)
     }
 }
 
-/* ---- short calls run where attn_check is content */
+/* ---- short calls run where attn_check is content, with them and with the long way */
 
 static void check_short_call(int *refused, int *shorts)
 {
@@ -922,6 +922,7 @@ static void check_short_call(int *refused, int *shorts)
         .batch = 2, .num_heads_q = 2, .num_heads_kv = 1, .seq_len_q = 2, .head_dim = 4
     };
     const int spread = (int)rng_int(2, STEPS);
+    attn_params longer;
     int ok;
     p.batch = rng_int(1, 2);
     p.seq_len_kv = rng_int(1, 5);
@@ -949,8 +950,12 @@ static void check_short_call(int *refused, int *shorts)
     for (int b = 0; p.kv_len != NULL && b < 2; b++)
         ((int32_t *)(void *)place[4])[b] = rng_int(0, 5) ? 1 : (int32_t)rng_int(-1, 6);
     *shorts += test_is_short(&p);
-    ok = strcmp(attn_check(&p, place[5], 15000, why, sizeof why), "ok") == 0;
+    longer = p;
+    longer.tuning = "attn-tuning 1 end";
+    ok = strcmp(attn_check(&longer, place[5], 15000, why, sizeof why), "ok") == 0;
     *refused += !ok;
+    CHECK((strcmp(attn_check(&p, place[5], 15000, why, sizeof why), "ok") == 0) == ok,
+          "attn_check, of the long way another: %s", why);
     CHECK((attn_forward(&p, place[5], 15000) == ATTN_OK) == ok, "attn_check says: %s", why);
 }
 

@@ -6,10 +6,11 @@
  * times one more call. Growth = c * length^e is fitted by least squares of the logarithms.
  *
  * Linux counts pages in batches for each CPU: on two CPUs the same call of the tiled path, which
- * touches 0.27 of its 0.37 MiB of workspace, was seen to grow by 0.12 to 0.39 MiB. So growth up to
- * 0.5 MiB counts as that, and above it a point is the least of three processes. What the tiled
- * exponent can show is that nothing grows into view: two floats a key too many would be 0.5 MiB at
- * 64K, an exponent of 0.09. --quick ends at 16K, where a matrix of bits would be 32 MiB.
+ * touches 0.27 of its 0.37 MiB of workspace, was seen to grow by 0.12 to 0.39 MiB, and by 0.6 in three
+ * processes in a row with other work beside them. So growth up to 1 MiB counts as that, and above it a
+ * point is the least of three processes. What the tiled exponent can show is that nothing grows into
+ * view: four floats a key too many would be 1 MiB at 64K, an exponent of 0.052. --quick ends at 16K,
+ * where a matrix of bits would be 32 MiB.
  *
  * Gradients: beside what grows there is as much again that does not, so that the exponent is that
  * of the increments from one length to the next, 1 of a * length + b whatever b is. A call at 64K
@@ -25,8 +26,8 @@
 #include "../report/report.h"
 #include "../stats.h"
 
-#define SURE_BYTES 524288.0
 #define MIB 1048576.0
+#define SURE_BYTES MIB
 #define SURE_EXPONENT 0.01 /* of the library's own figure */
 
 enum { PROCESSES = 3, MAX_LENGTHS = 8, HEAD_DIM = 64 };

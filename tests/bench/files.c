@@ -53,11 +53,11 @@ static void check_exponents(void)
     expect(fabs(bench_exponent(noisy_x, noisy_y, 3) - 1) < 1e-12, "three points off a line",
            bench_exponent(noisy_x, noisy_y, 3));
     for (int i = 0; i < 4; i++)
-        y[i] = i * 174762.0; /* 0 to 512 KiB: cannot be told from none */
+        y[i] = i * 349525.0; /* 0 to 1 MiB: cannot be told from none */
     expect(memory_exponent(x, y, 4) == 0, "noise has no exponent", memory_exponent(x, y, 4));
     for (int i = 0; i < 4; i++)
-        y[i] = 283116 + 8 * x[i];
-    expect(memory_exponent(x, y, 4) > 0.05, "two floats a key too many are seen",
+        y[i] = 283116 + 16 * x[i];
+    expect(memory_exponent(x, y, 4) > 0.05, "four floats a key too many are seen",
            memory_exponent(x, y, 4));
     for (int i = 0; i < 4; i++)
         y[i] = 4 * x[i] * x[i];
