@@ -138,7 +138,7 @@ all: $(LIB) $(SHARED_LIB) ## the library, build/libattn.a and build/libattn.so.V
 # ---- compiling
 
 # This file changes with the command line, so objects of different compilers or flags never mix.
-$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(PIC) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD)
+$(BUILD)/flags: export FLAGS_TEXT = $(COMPILE) $(PIC) $(CFLAGS) $(LDFLAGS) ASSERT=$(ASSERT) SIMD=$(SIMD) RELAXED=$(RELAXED)
 $(BUILD)/flags: force
 	@mkdir -p $(BUILD)
 	@echo "$$FLAGS_TEXT" | cmp -s - $@ || echo "$$FLAGS_TEXT" > $@
@@ -167,6 +167,9 @@ $(BUILD)/obj/bench/machine/machine.o $(BUILD)/pic/bench/machine/machine.o: DEFIN
 # Only attn.c is compiled so, because assert.h would fix the feature macros that tests choose.
 $(BUILD)/obj/attn.o: DEFINES = $(SIMD_DEFINES) \
   $(if $(ASSERT),-include assert.h '-DATTN_ASSERT(x)=assert(x)')
+
+# Everywhere else clang 22 would make maxima by relaxed SIMD, of which engines differ where there is a NaN.
+$(BUILD)/obj/attn_simd_wasm.o: DEFINES = $(if $(RELAXED),-mrelaxed-simd)
 
 # The scalar paths of `bench rank` use the portable kernels without vectorisation.
 $(BUILD)/obj/bench/machine/scalar.o: DEFINES = -fno-tree-vectorize -fno-tree-slp-vectorize -I$(BUILD)/kernels
@@ -558,4 +561,5 @@ help: ## this text
 	  awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 	@echo "settings: CC, CFLAGS (-O2 -g), LDFLAGS, CROSS_COMPILE=prefix-, RUN=emulator, OPENMP=1,"
 	@echo "  ASSERT=1 (internal checks on), SIMD='avx2 ...' (files linked), SHARED= (no shared library),"
+	@echo "  RELAXED=1 (WebAssembly: relaxed SIMD in attn_simd_wasm.c),"
 	@echo "  STRIP=: (install debug information), BUILD=folder, PREFIX, DESTDIR, V=1 (show commands)"

@@ -272,6 +272,7 @@
 #define attn_kernels_rvv ATTN_JOIN(ATTN_PREFIX, attn_kernels_rvv)
 #define attn_kernels_sse2 ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2)
 #define attn_kernels_wasm ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm)
+#define attn_kernels_wasm_relaxed ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_relaxed)
 #define attn_kernels_avx512_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_bf16)
 #define attn_kernels_avx512_amx ATTN_JOIN(ATTN_PREFIX, attn_kernels_avx512_amx)
 #define attn_kernels_neon_bf16 ATTN_JOIN(ATTN_PREFIX, attn_kernels_neon_bf16)
@@ -282,6 +283,7 @@
 #define attn_kernels_rvv_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_rvv_narrow)
 #define attn_kernels_sse2_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_sse2_narrow)
 #define attn_kernels_wasm_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_narrow)
+#define attn_kernels_wasm_relaxed_narrow ATTN_JOIN(ATTN_PREFIX, attn_kernels_wasm_relaxed_narrow)
 #endif
 
 #ifdef __cplusplus

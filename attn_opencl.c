@@ -23,12 +23,16 @@
 #undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Loops stay loops
+ * undo -ffast-math, so it is refused. With relaxed SIMD clang 22 makes maxima of which engines differ
+ * where there is a NaN. x87 keeps excess precision unless -std=c99. Loops stay loops
  * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
  * a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
+#endif
+#ifdef __wasm_relaxed_simd__
+#error "attn: take -mrelaxed-simd from the flags of this file; attn_simd_wasm.c alone may have it"
 #endif
 #pragma clang fp contract(off) reassociate(off)
 #elif defined __GNUC__
@@ -539,6 +543,9 @@ ATTN_API const attn_kernels *attn_kernels_rvv(void);    /* 64-bit RISC-V with V 
 ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
+/* WebAssembly with relaxed SIMD, in engines whose multiply-add is fused. */
+ATTN_API const attn_kernels *attn_kernels_wasm_relaxed(void);
+
 /* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
 
@@ -556,6 +563,7 @@ ATTN_API const attn_kernels *attn_kernels_neon32_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_rvv_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_relaxed_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */

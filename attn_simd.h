@@ -289,6 +289,9 @@ ATTN_API const attn_kernels *attn_kernels_rvv(void);    /* 64-bit RISC-V with V 
 ATTN_API const attn_kernels *attn_kernels_sse2(void);   /* x86 without AVX2 */
 ATTN_API const attn_kernels *attn_kernels_wasm(void);   /* WebAssembly with SIMD128 */
 
+/* WebAssembly with relaxed SIMD, in engines whose multiply-add is fused. */
+ATTN_API const attn_kernels *attn_kernels_wasm_relaxed(void);
+
 /* Products by vdpbf16ps, and all else as avx512: a set that rounds. */
 ATTN_API const attn_kernels *attn_kernels_avx512_bf16(void);
 
@@ -306,6 +309,7 @@ ATTN_API const attn_kernels *attn_kernels_neon32_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_rvv_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_sse2_narrow(void);
 ATTN_API const attn_kernels *attn_kernels_wasm_narrow(void);
+ATTN_API const attn_kernels *attn_kernels_wasm_relaxed_narrow(void);
 
 /* Every kernel: X(result, name, (parameters), (arguments)). The table, the sets and what stands
  * between a call and a set in tests and bench are expanded from it. */

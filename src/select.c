@@ -37,7 +37,9 @@
 #define ON_WASM 0
 #endif
 #if ON_WASM
-#define STUBS_WHY ": stubs, because their file was compiled without -msimd128"
+#define STUBS_WHY                                                                                  \
+    ": their file was compiled without -msimd128, for wasm_relaxed -mrelaxed-simd, too, or this "  \
+    "engine rounds a * b + c twice"
 #elif ON_RISCV64
 #define STUBS_WHY ": stubs, because only clang from 17 on compiles them"
 #else
@@ -287,6 +289,8 @@ static const struct kernel_source {
     { "sse2_narrow", attn_kernels_sse2_narrow, 1, ON_X86, 0, NEEDS_SSE2 },
 #endif
 #ifdef ATTN_SIMD_WASM
+    { "wasm_relaxed", attn_kernels_wasm_relaxed, 0, ON_WASM, 0, 0 },
+    { "wasm_relaxed_narrow", attn_kernels_wasm_relaxed_narrow, 1, ON_WASM, 0, 0 },
     { "wasm", attn_kernels_wasm, 0, ON_WASM, 0, 0 },
     { "wasm_narrow", attn_kernels_wasm_narrow, 1, ON_WASM, 0, 0 },
 #endif

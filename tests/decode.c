@@ -45,7 +45,7 @@ static int is_too_slow(const attn_kernels *set, double flops)
     const char *name = attn_kernels_name(set);
     return flops > SLOW_FLOPS && set != attn_kernels_get(0) &&
            (strcmp(name, "portable") == 0 || strncmp(name, "sse2", 4) == 0 ||
-            strncmp(name, "wasm", 4) == 0);
+            strcmp(name, "wasm") == 0 || strcmp(name, "wasm_narrow") == 0);
 }
 
 /* --kernels, else the library's choice or any set. */

@@ -53,7 +53,8 @@ target()
     runner=$(echo "$row" | column 3)
     compiler=$(echo "$row" | column 4)
     flags=$(echo "$row" | column 5)
-    sets=$(echo "$row" | column 6)
+    sets=$(echo "$row" | column 6 | cut -d: -f1)
+    own=$(echo "$row" | column 6 | cut -s -d: -f2)
     needs=$(echo "$row" | column 7)
     system="ports/print.c ports/board_os.c"
     link=-static
@@ -96,7 +97,8 @@ build()
     library=
     for set in $sets; do
         defines="$defines -DATTN_SIMD_$(echo "$set" | tr '[:lower:]' '[:upper:]')"
-        library="$library $(compiled "attn_simd_$set.c")" || return 1
+        # shellcheck disable=SC2086
+        library="$library $(compiled "attn_simd_$set.c" $own)" || return 1
     done
     # shellcheck disable=SC2086
     library="$(compiled attn.c $defines) $library" || return 1
@@ -131,27 +133,39 @@ bytes()
     esac
 }
 
-# emulated ATTN-OR-LOOP SHAPE: instructions of a program, each of which QEMU logs as a block of its own
+# emulated ATTN-OR-LOOP SHAPE: instructions of a program, each of which QEMU logs as a block of its own.
+# Those of WebAssembly are counted by wasmtime, if Python has it.
 emulated()
 {
+    case $kind in
+    wasm) timeout 300 python3 tests/wasi.py --fuel "$work/board.exe" "$1" "$2" | sed -n 's/^instructions: //p' ;;
     # shellcheck disable=SC2086
-    timeout 300 $runner -singlestep -d exec,nochain -D /dev/stdout "$work/board.exe" "$1" "$2" | wc -l
+    *) timeout 300 $runner -singlestep -d exec,nochain -D /dev/stdout "$work/board.exe" "$1" "$2" | wc -l ;;
+    esac
+}
+
+can_count()
+{
+    case $kind in
+    linux) ;;
+    wasm) python3 -c 'import wasmtime' 2> /dev/null ;;
+    *) false ;;
+    esac
 }
 
 # Lines `count SHAPE WORK INSTRUCTIONS`, by the program itself or by its emulator.
 counts()
 {
-    case $kind in
-    arm* | riscv*) grep '^count' "$work/printed" ;;
-    linux)
-        start=$(emulated nothing 0)
-        for shape in 0 1; do
-            for what in attn loop; do
-                echo "count $shape $what $(($(emulated "$what" "$shape") - start))"
-            done
+    if ! can_count; then
+        grep '^count' "$work/printed"
+        return
+    fi
+    start=$(emulated nothing 0)
+    for shape in 0 1 3; do
+        for what in attn loop; do
+            echo "count $shape $what $(($(emulated "$what" "$shape") - start))"
         done
-        ;;
-    esac
+    done
 }
 
 # The lines that must be equal everywhere.
@@ -187,9 +201,9 @@ cells()
         }
         END {
             stack = value["stack"] ? " + " value["stack"] + value["params"] : ""
-            printf "**%s**%s | %d of %d | %s | %d | %d | %d + %d%s | %s | %s |\n", chosen, sets, all - missing,
+            printf "**%s**%s | %d of %d | %s | %d | %d | %d + %d%s | %s | %s | %s |\n", chosen, sets, all - missing,
                 all, differ == "" ? "=" : "differ:" differ, flash, short, static, value["workspace"], stack,
-                ratio(0), ratio(1)
+                ratio(0), ratio(1), ratio(3)
         }'
 }
 
@@ -215,8 +229,9 @@ integer_cells()
 missing_tool()
 {
     for tool in "$compiler" "${runner%% *}"; do
-        command -v "$tool" > /dev/null || { echo "$tool"; return; }
+        command -v "$tool" > /dev/null || { echo "$tool: apt-get install $needs"; return; }
     done
+    case $runner in *wasi.py) can_count || echo "wasmtime: pip install wasmtime" ;; esac
 }
 
 # one NAME: leaves a row, or a sentence why there is none.
@@ -227,7 +242,7 @@ one()
     rm -f "$work/row" "$work/integer_row" "$work/skipped"
     tool=$(missing_tool)
     if [ -n "$tool" ]; then
-        echo "$1: skipped, there is no $tool: apt-get install $needs" > "$work/skipped"
+        echo "$1: skipped, there is no $tool" > "$work/skipped"
         return
     fi
     build > "$work/log" 2>&1 || { tail -5 "$work/log"; fail "$1 does not build: $work/log"; }
@@ -235,7 +250,7 @@ one()
     grep -q '^hash' "$work/printed" || { tail -5 "$work/printed"; fail "$1 does not run: $work/printed"; }
     measured=$(cells)
     [ -n "$measured" ] || fail "$1 cannot be measured"
-    echo "| $1 | \`$compiler $flags\` | $measured" > "$work/row"
+    echo "| $1 | \`$compiler $flags\`${own:+, kernels \`$own\`} | $measured" > "$work/row"
     case $kind in
     arm* | riscv*) echo "| $1 | $(integer_cells)" > "$work/integer_row" ;;
     esac
@@ -264,8 +279,9 @@ rows()
 
 table()
 {
-    echo "| target | compiler | kernels | tests | bits | flash | short calls only | RAM | 1 row, 64 keys | 16 rows, 16 keys |"
-    echo "|---|---|---|---|---|---|---|---|---|---|"
+    echo "| target | compiler | kernels | tests | bits | flash | short calls only | RAM |" \
+        "1 row, 64 keys | 16 rows, 16 keys | 64 rows, 64 keys |"
+    echo "|---|---|---|---|---|---|---|---|---|---|---|"
     rows row "$@"
 }
 

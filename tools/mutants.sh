@@ -89,6 +89,10 @@ archiver_of() {
     case $1 in wasm) echo "${WASM_AR:-ar}" ;; *) echo "${AR:-ar}" ;; esac
 }
 
+relaxed_of() {
+    case $1 in wasm) echo 1 ;; esac
+}
+
 # compiler_for MACHINE OPTION...: of one file.
 compiler_for() {
     case $1-$* in
@@ -121,6 +125,7 @@ compile() { # machine, source, object, more options; the last one of -O counts
     # As the Makefile does with ASSERT=1.
     case $2 in
     */attn.c) set -- "$@" $defines -include assert.h '-DATTN_ASSERT(x)=assert(x)' ;;
+    */attn_simd_wasm.c) set -- "$@" -mrelaxed-simd ;;
     esac
     machine=$1 source=$2 object=$3
     shift 3
@@ -136,7 +141,7 @@ link() { # machine, program, objects
 # Makes the unchanged test program of a machine, in $out/MACHINE with its objects in obj.
 build_machine() {
     MAKEFLAGS='' make -s -j"$jobs" BUILD="$out/$1" CC="$(compiler_of "$1")" CFLAGS="-Og -w" LDFLAGS= \
-        AR="$(archiver_of "$1")" ASSERT=1 OPENMP= SIMD="avx512 avx2 neon rvv sse2 wasm" "$out/$1/test" > /dev/null
+        AR="$(archiver_of "$1")" ASSERT=1 OPENMP= RELAXED="$(relaxed_of "$1")" SIMD="avx512 avx2 neon rvv sse2 wasm" "$out/$1/test" > /dev/null
 }
 
 # Tells whether the tests of a machine can run: this one has to.
