@@ -874,8 +874,7 @@ static inline int attn_lane_count(attn_lanes lanes)
 }
 
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
- * least each group of four lanes that holds one of these. calm: s and m are at most ATTN_CALM in
- * magnitude, so no special case can occur. */
+ * least these lanes. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -2419,9 +2418,8 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
 
 KERNEL void exp_block_body(int hw, const attn_exp *e)
 {
-    const int group = STRIP > 4 ? STRIP : 4, end = (e->lanes.end + 3) / 4 * 4;
     int at;
-    for (at = e->lanes.begin / group * group; at < end; at += STRIP)
+    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
         exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
 }
 
@@ -7124,7 +7122,7 @@ static void raise_entropy(tile *t, float *tail, const float *m, const float *alp
         tail[r] = tail[r] * alpha[r];
 }
 
-/* weigh_strip adds n keys of `width` lanes, 4 or 8, to t. A key with p = +0, dead or not, adds a zero. */
+/* weigh_strip adds n keys of `width` lanes, 1, 4 or 8, to t. A key with p = +0, dead or not, adds a zero. */
 KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
                         const float *RESTRICT p, const float *m, int n, int rows)
 {
@@ -7145,14 +7143,17 @@ KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
         t[r] = sum[r];
 }
 
+/* The least lanes of a strip: kernels weigh whole groups of them. */
+#define LEAST_STRIP (HAS_VECTORS ? 4 : 1)
+
 /* weigh_lanes adds a block whose logits are in s and which is weighed. */
 KERNEL void weigh_lanes(float *t, const float *s, const attn_exp *e, int rows)
 {
-    int r = e->lanes.begin / 4 * 4;
-    for (; r + 4 < e->lanes.end; r += 8)
+    int r = e->lanes.begin / LEAST_STRIP * LEAST_STRIP;
+    for (; HAS_VECTORS && r + 4 < e->lanes.end; r += 8)
         weigh_strip(8, t + r, s + r, e->s + r, e->m + r, e->n, rows);
-    if (r < e->lanes.end)
-        weigh_strip(4, t + r, s + r, e->s + r, e->m + r, e->n, rows);
+    for (; r < e->lanes.end; r += LEAST_STRIP)
+        weigh_strip(LEAST_STRIP, t + r, s + r, e->s + r, e->m + r, e->n, rows);
 }
 
 static void weigh_plain(float *t, const float *s, const attn_exp *e, int rows)

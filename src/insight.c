@@ -141,7 +141,7 @@ static void raise_entropy(tile *t, float *tail, const float *m, const float *alp
         tail[r] = tail[r] * alpha[r];
 }
 
-/* weigh_strip adds n keys of `width` lanes, 4 or 8, to t. A key with p = +0, dead or not, adds a zero. */
+/* weigh_strip adds n keys of `width` lanes, 1, 4 or 8, to t. A key with p = +0, dead or not, adds a zero. */
 KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
                         const float *RESTRICT p, const float *m, int n, int rows)
 {
@@ -162,14 +162,17 @@ KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
         t[r] = sum[r];
 }
 
+/* The least lanes of a strip: kernels weigh whole groups of them. */
+#define LEAST_STRIP (HAS_VECTORS ? 4 : 1)
+
 /* weigh_lanes adds a block whose logits are in s and which is weighed. */
 KERNEL void weigh_lanes(float *t, const float *s, const attn_exp *e, int rows)
 {
-    int r = e->lanes.begin / 4 * 4;
-    for (; r + 4 < e->lanes.end; r += 8)
+    int r = e->lanes.begin / LEAST_STRIP * LEAST_STRIP;
+    for (; HAS_VECTORS && r + 4 < e->lanes.end; r += 8)
         weigh_strip(8, t + r, s + r, e->s + r, e->m + r, e->n, rows);
-    if (r < e->lanes.end)
-        weigh_strip(4, t + r, s + r, e->s + r, e->m + r, e->n, rows);
+    for (; r < e->lanes.end; r += LEAST_STRIP)
+        weigh_strip(LEAST_STRIP, t + r, s + r, e->s + r, e->m + r, e->n, rows);
 }
 
 static void weigh_plain(float *t, const float *s, const attn_exp *e, int rows)

@@ -351,9 +351,8 @@ KERNEL void exp_sum_body(int hw, float *s, int n, float dead, const float *m, fl
 
 KERNEL void exp_block_body(int hw, const attn_exp *e)
 {
-    const int group = STRIP > 4 ? STRIP : 4, end = (e->lanes.end + 3) / 4 * 4;
     int at;
-    for (at = e->lanes.begin / group * group; at < end; at += STRIP)
+    for (at = e->lanes.begin / STRIP * STRIP; at < e->lanes.end; at += STRIP)
         exp_strip(hw, e->s + at, e->n, 0.0f, e->m + at, e->l + at);
 }
 
