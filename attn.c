@@ -15,10 +15,10 @@
 #undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused. With relaxed SIMD clang 22 makes maxima of which engines differ
- * where there is a NaN. x87 keeps excess precision unless -std=c99. Loops stay loops
- * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
- * a time and waits for them where it loads 32. */
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Relaxed SIMD of
+ * WebAssembly is refused because clang 22 takes maxima from it that are not the same in every engine if
+ * there is a NaN. Loops stay loops with gcc: it else makes a memcpy of those that fill the accumulators
+ * of a kernel, writes 16 bytes at a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -874,7 +874,8 @@ static inline int attn_lane_count(attn_lanes lanes)
 }
 
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
- * least these lanes. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+ * least these lanes, and with vectors each group of four that holds one of them. calm: s and m are at
+ * most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */
@@ -7143,7 +7144,7 @@ KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
         t[r] = sum[r];
 }
 
-/* The least lanes of a strip: kernels weigh whole groups of them. */
+/* The least lanes of a strip, as exp_block weighs whole groups of them. */
 #define LEAST_STRIP (HAS_VECTORS ? 4 : 1)
 
 /* weigh_lanes adds a block whose logits are in s and which is weighed. */

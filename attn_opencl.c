@@ -23,10 +23,10 @@
 #undef small /* A macro for char in windows.h, behind which a project may include attn.c. */
 
 /* Equal bits everywhere need every operation rounded as written. gcc can be told here; clang cannot
- * undo -ffast-math, so it is refused. With relaxed SIMD clang 22 makes maxima of which engines differ
- * where there is a NaN. x87 keeps excess precision unless -std=c99. Loops stay loops
- * with gcc: it else makes a memcpy of those that fill the accumulators of a kernel, writes 16 bytes at
- * a time and waits for them where it loads 32. */
+ * undo -ffast-math, so it is refused; x87 keeps excess precision unless -std=c99. Relaxed SIMD of
+ * WebAssembly is refused because clang 22 takes maxima from it that are not the same in every engine if
+ * there is a NaN. Loops stay loops with gcc: it else makes a memcpy of those that fill the accumulators
+ * of a kernel, writes 16 bytes at a time and waits for them where it loads 32. */
 #if defined __clang__
 #if defined __FAST_MATH__ || (defined __FINITE_MATH_ONLY__ && __FINITE_MATH_ONLY__)
 #error "attn: add -fno-fast-math -ffp-contract=off to the flags of this file"
@@ -374,7 +374,8 @@ static inline int attn_lane_count(attn_lanes lanes)
 }
 
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
- * least these lanes. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+ * least these lanes, and with vectors each group of four that holds one of them. calm: s and m are at
+ * most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */

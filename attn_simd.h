@@ -120,7 +120,8 @@ static inline int attn_lane_count(attn_lanes lanes)
 }
 
 /* Exponentials of a block: s = 2^fl(s - m), l += s in order, as exp_sum does with dead = +0. It covers at
- * least these lanes. calm: s and m are at most ATTN_CALM in magnitude, so no special case can occur. */
+ * least these lanes, and with vectors each group of four that holds one of them. calm: s and m are at
+ * most ATTN_CALM in magnitude, so no special case can occur. */
 typedef struct attn_exp {
     float *s;
     int n; /* keys, 1..16 */

@@ -17,7 +17,7 @@
 #pragma clang fp contract(off) reassociate(off)
 #include <wasm_simd128.h>
 #if defined __wasm_relaxed_simd__ && __has_builtin(__builtin_wasm_relaxed_madd_f32x4)
-#define HAS_RELAXED /* clang 14 has the flag, but another name for it */
+#define HAS_RELAXED /* clang 14 and 15 have the flag, but not the function */
 #endif
 
 #define REGISTERS 16

@@ -162,7 +162,7 @@ KERNEL void weigh_strip(int width, float *RESTRICT t, const float *RESTRICT s,
         t[r] = sum[r];
 }
 
-/* The least lanes of a strip: kernels weigh whole groups of them. */
+/* The least lanes of a strip, as exp_block weighs whole groups of them. */
 #define LEAST_STRIP (HAS_VECTORS ? 4 : 1)
 
 /* weigh_lanes adds a block whose logits are in s and which is weighed. */
