@@ -3683,7 +3683,8 @@ typedef struct call_field {
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
-    IN_CACHE = NO_CACHE | BY_PART | BY_DECODE, /* whoever reads keys where a cache has them */
+    /* Whoever reads keys where a cache has them. */
+    IN_CACHE = NO_CACHE | BY_PART | BY_GRADIENTS | BY_DECODE,
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -15789,11 +15790,20 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
+ * other, wherever a cache has them, for pages that sequences share would be written by each. */
+static call_axes gradient_axes(const attn_params *p, call_axes x)
+{
+    x.count[AXIS_ENTRY] = p->batch;
+    x.count[AXIS_KEY] = keys_held(p);
+    return x;
+}
+
 /* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
  * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = gradient_axes(p, axes_of_call(p));
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)
@@ -15896,9 +15906,9 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
 {
-    const call_axes x = axes_in_use(p);
+    const call_axes x = axes_in_use(p), of_gradients = gradient_axes(p, x);
     array_set sets[] = {
-        { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
+        { gradient_fields, COUNT_OF(gradient_fields), g, &of_gradients, .written = OUTPUT_RESULT },
         { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },
     };
     const attn_sum_axes bias = bias_axes(p, &g->dbias), slopes = slope_axes(p, g->dslopes);
@@ -16819,6 +16829,13 @@ typedef struct region {
     int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
+/* gradient_row tells where key j of a sequence has its row in dk and dv: sequence_of without what a cache
+ * adds. */
+static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
+{
+    return s->kv_row - entry32(p->kv_rows.begin, s->b, 0) - p->part.key_row + j;
+}
+
 /* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)
@@ -16836,7 +16853,7 @@ static void write_row(const desk *w, const attn_output *out, int64_t dim, float 
         memcpy(total + d, x, sizeof x);
     }
     store_run(w->kernels, out->dtype, out->data,
-              ROW_AT(*out, &w->seq, w->kv_head, w->seq.kv_row + j), total, dim);
+              ROW_AT(*out, &w->seq, w->kv_head, gradient_row(&w->pr->p, &w->seq, j)), total, dim);
 }
 
 /* write_keys writes dK and dV of keys `from` to `to`-1. */
@@ -21046,14 +21063,10 @@ static attn_status check_transport(const attn_ring *ring, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
-                                        const attn_ring *ring, text *why)
+static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g, text *why)
 {
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (ring->gather)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
-                         " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
     return ATTN_OK;
@@ -21100,7 +21113,7 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
         status = check_rows_cut(p, why);
     if (status)
         return status;
-    return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
+    return gradients ? check_ring_gradients(p, g, why) : check_ring_logits(p, ring, why);
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
@@ -21301,9 +21314,14 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     return status;
 }
 
-/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
+/* next_keys sets the part's keys to the next range of any rank, or once to all where they are gathered. It
+ * returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, ring_walk *w, attn_part *part)
 {
+    if (c->ring->gather) {
+        part->keys = 0;
+        return !(*rank)++;
+    }
     for (; *rank < c->ranks; ++*rank, memset(w, 0, sizeof *w))
         if (next_range(c, *rank, w)) {
             part->key_begin = w->range.begin;
@@ -21331,6 +21349,7 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
         int rank = 0;
         part.part.row_begin = rows.range.begin;
         part.part.row_count = rows.range.count;
+        part.part.keys = 1;
         part.part.key_begin = part.part.key_count = 0; /* dsinks come from a part of no keys. */
         status = gradients_bytes(&part, g, bytes);
         while (!status && next_keys(c, &rank, &keys, &part.part)) {
@@ -21342,6 +21361,13 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
         }
     }
     return status;
+}
+
+/* place_gathered makes room for all keys and values. */
+static int64_t place_gathered(ring_plan *pl)
+{
+    const int gather = pl->cuts.ring->gather;
+    return place(&pl->bytes, gather ? shard_bytes(&pl->shape, pl->cuts.length) : 0, 1);
 }
 
 static void plan_ring_forward(const attn_params *p, ring_plan *pl)
@@ -21356,8 +21382,7 @@ static void plan_ring_forward(const attn_params *p, ring_plan *pl)
     pl->buffer[0] = place(&pl->bytes, shard_bytes(s, pl->longest), 1);
     pl->buffer[1] = place(&pl->bytes, pl->cuts.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
-    pl->gathered =
-        place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->gathered = place_gathered(pl);
     pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
@@ -21408,17 +21433,19 @@ static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *
 static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int gather = pl->cuts.ring->gather;
     const int64_t gift = gift_floats(s, pl->longest);
     const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int64_t keys = gather ? pl->cuts.length : pl->key_range; /* of a part */
     const int64_t row_floats = times(s->entries_q, s->dim);
     pl->buffer[0] = place(&pl->bytes, both, 1);
     pl->buffer[1] = place(&pl->bytes, both, 1);
-    pl->gift = place(&pl->bytes, gift, sizeof(float));
+    pl->gathered = place_gathered(pl);
+    pl->gift = place(&pl->bytes, gather ? gift_floats(s, pl->cuts.length) : gift, sizeof(float));
     pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
     pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
-    pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
-    pl->part_dv =
-        place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+    pl->part_dk = place(&pl->bytes, dv_at(s, keys), sizeof(float));
+    pl->part_dv = place(&pl->bytes, times(times(s->entries_kv, s->dim_v), keys), sizeof(float));
     plan_sums(p, g, pl);
 }
 
@@ -21810,6 +21837,77 @@ static int has_pairs(ring_call *c)
     return pairs > 0;
 }
 
+/* src/ring/gather.c - shards go round the ring, and wait at every rank until it has all keys (ring.gather). */
+
+static ring_message shard_message(const ring_call *c, int step)
+{
+    const ring_message m = { c->base + c->pl.buffer[step % 2],
+                             c->base + c->pl.buffer[(step + 1) % 2],
+                             shard_bytes(&c->pl.shape, length_at(c, step)),
+                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
+    return m;
+}
+
+/* pass_shards sends keys and values round the ring. Each rank takes its own, then those that come. It
+ * returns what the ranks agree on. */
+static attn_status pass_shards(ring_call *c, attn_status status,
+                               attn_status (*take)(ring_call *c, const ring_shard *shard))
+{
+    const int ranks = c->pl.cuts.ranks;
+    int step;
+    for (step = 0; step < ranks; step++) {
+        const ring_shard shard = shard_at(c, step);
+        const int last = step == ranks - 1;
+        if (!last) {
+            const ring_message m = shard_message(c, step);
+            status = begin_exchange(c->t, c->stats, &m, status);
+            if (status)
+                return status;
+        }
+        if (!status)
+            status = take(c, &shard);
+        if (!last)
+            status = end_exchange(c->t, c->stats, status);
+    }
+    return agree_on_status(c->t, c->stats, status);
+}
+
+/* scatter_range copies keys or values of a range of a shard to their place in the whole
+ * sequence. */
+static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
+                          int64_t length, const ring_walk *keys)
+{
+    int64_t e;
+    for (e = 0; e < entries; e++)
+        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
+               (size_t)(keys->range.count * bytes));
+}
+
+/* gather_shard returns nonzero when all keys have come. */
+static int gather_shard(ring_call *c, const ring_shard *shard)
+{
+    const ring_shape *s = &c->pl.shape;
+    const ring_cut *cuts = &c->pl.cuts;
+    const int64_t length = shard->length, whole = cuts->length;
+    char *to = c->base + c->pl.gathered;
+    ring_walk keys = { 0 };
+    while (next_range(cuts, shard->source, &keys)) {
+        scatter_range(to, shard->data, s->entries_kv, room_of(c->p.k.dtype, s->dim), whole, length,
+                      &keys);
+        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
+                      room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
+    }
+    return shard->source == source_at(cuts, c->pl.rank, cuts->ranks - 1);
+}
+
+/* set_gathered_keys makes the part's keys those of all ranks. */
+static void set_gathered_keys(ring_call *c)
+{
+    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
+    set_part_keys(c, &all, 0, 0, all.length);
+    set_all_keys(c);
+}
+
 /* src/ring/logits.c - logits of this rank's rows, written as keys come.
  *
  * A part of rows and keys writes its own elements of the caller's array (attn_logits).
@@ -21997,52 +22095,18 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     return status ? status : logits_of_shard(c, shard);
 }
 
-/* scatter_range copies keys or values of a range of a shard to their place in the whole
- * sequence. */
-static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
-                          int64_t length, const ring_walk *keys)
+/* compute_gathered computes this rank's rows against all keys at once, when the last have come. */
+static attn_status compute_gathered(ring_call *c, const ring_shard *shard)
 {
-    int64_t e;
-    for (e = 0; e < entries; e++)
-        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
-               (size_t)(keys->range.count * bytes));
-}
-
-static void gather_shard(ring_call *c, const ring_shard *shard)
-{
-    const ring_shape *s = &c->pl.shape;
-    const int64_t length = shard->length, whole = c->pl.cuts.length;
-    char *to = c->base + c->pl.gathered;
-    ring_walk keys = { 0 };
-    while (next_range(&c->pl.cuts, shard->source, &keys)) {
-        scatter_range(to, shard->data, s->entries_kv, room_of(c->p.k.dtype, s->dim), whole, length,
-                      &keys);
-        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
-                      room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
-    }
-}
-
-/* compute_gathered computes this rank's rows against all keys at once. */
-static attn_status compute_gathered(ring_call *c)
-{
-    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
     const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    set_part_keys(c, &all, 0, 0, all.length);
-    set_all_keys(c);
+    if (!gather_shard(c, shard))
+        return ATTN_OK;
+    set_gathered_keys(c);
     status = compute_rows(c, &slot);
     add_entry(c, root, slot);
     return status ? status : logits_of_part(c);
-}
-
-static ring_message forward_message(const ring_call *c, int step)
-{
-    const ring_message m = { c->base + c->pl.buffer[step % 2],
-                             c->base + c->pl.buffer[(step + 1) % 2],
-                             shard_bytes(&c->pl.shape, length_at(c, step)),
-                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
-    return m;
 }
 
 static attn_status write_outputs(ring_call *c)
@@ -22065,29 +22129,9 @@ static attn_status write_outputs(ring_call *c)
 
 OWN_FRAME static attn_status ring_attention(ring_call *c)
 {
-    const ring_cut *cuts = &c->pl.cuts;
     attn_status status = load_own(c);
-    int step;
     c->p.partial = 1;
-    for (step = 0; step < cuts->ranks; step++) {
-        const ring_shard shard = shard_at(c, step);
-        const int last = step == cuts->ranks - 1;
-        if (!last) {
-            const ring_message m = forward_message(c, step);
-            status = begin_exchange(c->t, c->stats, &m, status);
-            if (status)
-                return status;
-        }
-        if (!status && cuts->ring->gather)
-            gather_shard(c, &shard);
-        else if (!status)
-            status = compute_shard(c, &shard);
-        if (!last)
-            status = end_exchange(c->t, c->stats, status);
-    }
-    if (!status && cuts->ring->gather)
-        status = compute_gathered(c);
-    status = agree_on_status(c->t, c->stats, status);
+    status = pass_shards(c, status, c->pl.cuts.ring->gather ? compute_gathered : compute_shard);
     return status ? status : write_outputs(c);
 }
 
@@ -22167,7 +22211,7 @@ static void add_part_sums(ring_call *c, const ring_walk *rows)
     add_floats(slopes_of(c), floats_at(c, c->pl.part_sums), c->pl.slope_floats);
     if (from.data && !keeps_pairs(&from))
         add_bias(&to, &from, from.kept[ATTN_AXIS_ROW] ? rows->at : 0, keys ? part->key_begin : 0,
-                 keys ? part->key_begin + part->key_count : 1);
+                 keys ? part->key_begin + keys_held(&c->p) : 1);
 }
 
 /* take_sinks takes dsinks of this rank's rows, from parts of no keys. */
@@ -22193,8 +22237,9 @@ static attn_status take_sinks(ring_call *c)
 
 /* add_up_sums gives every rank the sums over the rows of all ranks, and returns what the ranks agree on.
  * Message t goes on from rank t mod the number of ranks. */
-static attn_status add_up_sums(ring_call *c, attn_status status)
+static attn_status add_up_sums(ring_call *c)
 {
+    attn_status status = ATTN_OK;
     const int ranks = c->pl.cuts.ranks, rank = c->pl.rank;
     const int64_t floats = c->pl.shared_floats, bytes = floats * (int64_t)sizeof(float);
     float *own = sinks_of(c), *arrived = floats_at(c, c->pl.arrived);
@@ -22212,9 +22257,10 @@ static attn_status add_up_sums(ring_call *c, attn_status status)
         else if (receives && !status)
             memcpy(own, arrived, (size_t)bytes);
     }
-    return agree_on_status(c->t, c->stats, status);
+    return floats ? agree_on_status(c->t, c->stats, status) : ATTN_OK;
 }
 
+/* write_floats makes NaN canonical; to may be from. */
 static void write_floats(float *to, const float *from, int64_t count)
 {
     int64_t i;
@@ -22245,6 +22291,9 @@ static void give_sums(const ring_call *c)
  * Message t holds the keys and values of step t, up to the last that a rank lacks, and behind them the
  * gradients of the keys of step t - 1, to which each rank has added its rows' share. After message R,
  * where R is the number of ranks, the gradients are home.
+ *
+ * With ring.gather the keys travel first, each rank computes with all of them, and then their gradients
+ * travel alone.
  */
 
 /* gift_at tells where gradients lie in the buffer of message t. */
@@ -22269,13 +22318,19 @@ static ring_message backward_message(const ring_call *c, int t)
     return m;
 }
 
-/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
-static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
+/* A gradient_rows is rows from `at` on of an array [entries, length, dim]. */
+typedef struct gradient_rows {
+    float *data;
+    int64_t length, at;
+} gradient_rows;
+
+static void add_rows(const gradient_rows *to, const gradient_rows *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
     int64_t e;
     for (e = 0; e < entries; e++)
-        add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
+        add_floats(to->data + (e * to->length + to->at) * dim,
+                   from->data + (e * from->length + from->at) * dim, count * dim);
 }
 
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
@@ -22283,7 +22338,7 @@ static void add_rows(float *to, int64_t length, int64_t at, const float *from, i
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
+    const int64_t rows = c->p.part.row_count, keys = keys_held(&c->p);
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
     c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
@@ -22291,13 +22346,31 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
 }
 
+/* add_part_rows adds dq of a part to that of this rank. */
+static void add_part_rows(const ring_call *c, const ring_walk *rows)
+{
+    const gradient_rows to = { floats_at(c, c->pl.dq), c->pl.length, rows->at };
+    const gradient_rows from = { floats_at(c, c->pl.part_dq), rows->range.count, 0 };
+    add_rows(&to, &from, rows->range.count, c->pl.shape.entries_q, c->pl.shape.dim);
+}
+
+/* add_part_keys adds dk and dv of a part to those of the keys from `at` on of `length`. */
+static void add_part_keys(const ring_call *c, int64_t length, int64_t at)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t keys = keys_held(&c->p);
+    float *gift = floats_at(c, c->pl.gift);
+    const gradient_rows dk = { gift, length, at }, dv = { gift + dv_at(s, length), length, at };
+    const gradient_rows part_dk = { floats_at(c, c->pl.part_dk), keys, 0 };
+    const gradient_rows part_dv = { floats_at(c, c->pl.part_dv), keys, 0 };
+    add_rows(&dk, &part_dk, keys, s->entries_kv, s->dim);
+    add_rows(&dv, &part_dv, keys, s->entries_kv, s->dim_v);
+}
+
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
  * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
-    const ring_shape *s = &c->pl.shape;
-    float *gift = floats_at(c, c->pl.gift);
-    const int64_t keys = c->p.part.key_count;
     attn_status status = ATTN_OK;
     ring_walk rows = { 0 };
     while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
@@ -22307,11 +22380,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
         set_part_gradients(c);
         set_part_sums(c, &rows);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
-        add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
-                 rows.range.count, s->entries_q, s->dim);
-        add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
-        add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
-                 s->entries_kv, s->dim_v);
+        add_part_rows(c, &rows);
+        add_part_keys(c, length, at);
         add_part_sums(c, &rows);
     }
     return status;
@@ -22331,29 +22401,24 @@ static attn_status backward_shard(ring_call *c, const ring_shard *shard)
     return status;
 }
 
-/* store_row stores a row of f32 to an output's row `x` of this rank. */
-static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
-                      int64_t dim)
-{
-    char *at = (char *)output_at(to, x);
-    at += (ptrdiff_t)bytes_of(to->dtype) *
-          ((ptrdiff_t)b * to->stride_batch + (ptrdiff_t)h * to->stride_head);
-    attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
-}
-
 /* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
  * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
-                           int64_t b, int64_t first, int64_t end, const float *from)
+                           int64_t b, int64_t first, int64_t end, float *from)
 {
+    const attn_kernels *kernels = c->own.kernels ? c->own.kernels : best_kernels(dim, 0);
     int64_t h, x;
     for (h = 0; to->data && h < heads; h++)
-        for (x = first; x < end; x++)
-            store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
+        for (x = first; x < end; x++) {
+            float *row = from + ((b * heads + h) * c->pl.length + x) * dim;
+            write_floats(row, row, dim);
+            store_run(kernels, to->dtype, to->data,
+                      b * to->stride_batch + h * to->stride_head + x * to->stride_seq, row, dim);
+        }
 }
 
 /* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
-static void write_gradients(ring_call *c, const float *home)
+static void write_gradients(ring_call *c, float *home)
 {
     const ring_shape *s = &c->pl.shape;
     const attn_gradients *g = &c->own_g;
@@ -22387,34 +22452,97 @@ static void join_gifts(ring_call *c, int t)
         add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
 }
 
-OWN_FRAME static attn_status ring_gradients(ring_call *c)
+/* gradients_travel lets keys and their gradients go round, and leaves this rank's dk and dv at *home. */
+static attn_status gradients_travel(ring_call *c, attn_status status, float **home)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    const int exchanges = cuts->ranks > 1;
-    attn_status status = load_own(c);
+    const int ranks = c->pl.cuts.ranks, exchanges = ranks > 1;
     int t;
-    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
-    zeros_at(c, c->pl.sums, c->pl.sum_floats);
-    if (!status)
-        status = take_sinks(c);
-    for (t = 0; t < cuts->ranks + exchanges; t++) {
+    for (t = 0; t < ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
         if (exchanges)
             status = begin_exchange(c->t, c->stats, &m, status);
         if (exchanges && status)
             return status;
-        if (!status && t < cuts->ranks)
+        if (!status && t < ranks)
             status = backward_shard(c, &shard);
         if (exchanges)
             status = end_exchange(c->t, c->stats, status);
-        if (!status && t < cuts->ranks)
+        if (!status && t < ranks)
             join_gifts(c, t);
     }
-    status = add_up_sums(c, status);
+    *home = floats_at(c, c->pl.buffer[t % 2]);
+    return agree_on_status(c->t, c->stats, status);
+}
+
+/* backward_gathered computes this rank's rows against all keys at once, when the last have come. */
+static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
+{
+    const int64_t whole = c->pl.cuts.length;
+    if (!gather_shard(c, shard))
+        return ATTN_OK;
+    set_gathered_keys(c);
+    zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, whole));
+    return backward_range(c, whole, 0);
+}
+
+/* add_gift adds what this rank has for the keys of rank `source` to gradients that lie as its shard. */
+static void add_gift(const ring_call *c, int source, float *to)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t length = share_of(&c->pl.cuts, source).length, whole = c->pl.cuts.length;
+    float *gift = floats_at(c, c->pl.gift);
+    ring_walk keys = { 0 };
+    while (next_range(&c->pl.cuts, source, &keys)) {
+        const int64_t count = keys.range.count, begin = keys.range.begin;
+        const gradient_rows dk = { to, length, keys.at };
+        const gradient_rows dv = { to + dv_at(s, length), length, keys.at };
+        const gradient_rows own_dk = { gift, whole, begin };
+        const gradient_rows own_dv = { gift + dv_at(s, whole), whole, begin };
+        add_rows(&dk, &own_dk, count, s->entries_kv, s->dim);
+        add_rows(&dv, &own_dv, count, s->entries_kv, s->dim_v);
+    }
+}
+
+/* gradients_gathered sends a sum for each rank's keys round, to which all ranks add, that rank last. It
+ * leaves this rank's dk and dv at *home. */
+static attn_status gradients_gathered(ring_call *c, attn_status status, float **home)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    int t;
+    status = pass_shards(c, status, backward_gathered);
     if (status)
         return status;
-    write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    *home = zeros_at(c, c->pl.buffer[0], gift_floats(&c->pl.shape, length_at(c, 1)));
+    add_gift(c, source_at(cuts, c->pl.rank, 1), *home);
+    for (t = 1; t < cuts->ranks; t++) {
+        const ring_message m = { (char *)*home, c->base + c->pl.buffer[t % 2], gift_bytes(c, t),
+                                 gift_bytes(c, t + 1) };
+        status = begin_exchange(c->t, c->stats, &m, status);
+        if (status)
+            return status;
+        status = end_exchange(c->t, c->stats, status);
+        *home = floats_at(c, c->pl.buffer[t % 2]);
+        add_gift(c, source_at(cuts, c->pl.rank, t + 1), *home);
+    }
+    return agree_on_status(c->t, c->stats, status);
+}
+
+OWN_FRAME static attn_status ring_gradients(ring_call *c)
+{
+    float *home = NULL;
+    attn_status status = load_own(c);
+    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
+    zeros_at(c, c->pl.sums, c->pl.sum_floats);
+    if (!status)
+        status = take_sinks(c);
+    status = c->pl.cuts.ring->gather ? gradients_gathered(c, status, &home)
+                                     : gradients_travel(c, status, &home);
+    if (!status)
+        status = add_up_sums(c);
+    if (status)
+        return status;
+    write_gradients(c, home);
     give_sums(c);
     return ATTN_OK;
 }

@@ -1586,8 +1586,9 @@ ATTN_API attn_status attn_cache_load(attn_cache *c, const attn_snapshot *s, char
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
- *   not built. k and v are f32, f16 or bf16. The gradients of a part are those of its pairs. Its
+ * What may be set in p. Every field except partial and recent may be set. k and v are f32, f16 or bf16.
+ *   Keys may lie in a cache (kv_rows); dk and dv then have them one after the other, as if there were none,
+ *   since sequences may share pages. The gradients of a part are those of its pairs. Its
  *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
  *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
  *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
@@ -2183,7 +2184,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
  *   deterministic for one number of ranks, within the usual error bounds. attn_ring_info.canonical
- *   says which a ring is. Gradients are always of the deterministic kind.
+ *   says which a ring is. Gradients are of the deterministic kind, but dq with ring.gather has the bits of
+ *   one process if o, lse and stats have them.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
@@ -2199,7 +2201,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
- *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared).
+ *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared);
+ *   with ring.gather also k and v of all ranks, and their gradients twice.
  * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
@@ -2273,7 +2276,7 @@ typedef struct attn_ring_stats {
  * rank, except transport's rank and user, fetch and stats. */
 typedef struct attn_ring {
     int layout;  /* attn_ring_layout */
-    int gather;  /* nonzero brings all keys to every rank, then makes one call (forward only) */
+    int gather;  /* nonzero brings all keys to every rank, then makes one call for each range of rows */
     int arrival; /* nonzero merges states in the order of arrival: fewer states, not canonical */
     /* Runs are cut at multiples of this number of positions, except in CUSTOM layouts; 0 means
      * 1024. */
@@ -2340,8 +2343,10 @@ ATTN_API attn_status attn_ring_backward_workspace_size(const attn_params *p,
  * It reads o, stats (or lse), dout and dlse of the rank's rows. dsinks, dslopes and the dbias of a bias
  * that shares its rows are sums over the rows of all ranks, too: every rank must ask for them, and gets
  * the whole sum with the same bits. Any other dbias has the rank's rows, as dq, and all columns:
- * [batch, num_heads_q, length, seq_len_kv], packed without the axes that p.bias shares. Ring.gather is
- * not built. All ranks must call it. Returns the errors of attn_ring_forward. */
+ * [batch, num_heads_q, length, seq_len_kv], packed without the axes that p.bias shares. With ring.gather
+ * each rank computes with the keys of all ranks, and then sums of dk and dv travel to their ranks; the
+ * forward call may have been of either kind. All ranks must call it. Returns the errors of
+ * attn_ring_forward. */
 ATTN_API attn_status attn_ring_backward(const attn_params *p, const attn_gradients *g,
                                         const attn_ring *ring, void *workspace,
                                         size_t workspace_bytes);

@@ -2460,7 +2460,8 @@ typedef struct call_field {
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
-    IN_CACHE = NO_CACHE | BY_PART | BY_DECODE, /* whoever reads keys where a cache has them */
+    /* Whoever reads keys where a cache has them. */
+    IN_CACHE = NO_CACHE | BY_PART | BY_GRADIENTS | BY_DECODE,
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -3182,11 +3183,20 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
+ * other, wherever a cache has them, for pages that sequences share would be written by each. */
+static call_axes gradient_axes(const attn_params *p, call_axes x)
+{
+    x.count[AXIS_ENTRY] = p->batch;
+    x.count[AXIS_KEY] = keys_held(p);
+    return x;
+}
+
 /* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
  * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = gradient_axes(p, axes_of_call(p));
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)
@@ -3751,6 +3761,8 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
     const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
     const refusal refusals[] = {
         { naive && gradients, "naive gradients are the CPU's" },
+        { gradients && (pr->p.kv_rows.ring || pr->p.kv_rows.page_size),
+          "gradients of keys in a cache are the CPU's" },
         { naive && pr->p.partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
         { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },

@@ -128,7 +128,8 @@ typedef struct call_field {
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
     NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
-    IN_CACHE = NO_CACHE | BY_PART | BY_DECODE, /* whoever reads keys where a cache has them */
+    /* Whoever reads keys where a cache has them. */
+    IN_CACHE = NO_CACHE | BY_PART | BY_GRADIENTS | BY_DECODE,
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */

@@ -33,7 +33,6 @@ static struct inputs {
     float o[BATCH * HEADS_Q * SEQ_Q * DIM_V], lse[BATCH * HEADS_Q * SEQ_Q];
     float dout[BATCH * HEADS_Q * SEQ_Q * DIM_V], dlse[BATCH * HEADS_Q * SEQ_Q];
     float bias[SEQ_Q * SEQ_KV], sinks[HEADS_Q], slopes[HEADS_Q];
-    int32_t table[BATCH * 3];
 } in;
 
 /* Next to each other, so that one look sees them all. */
@@ -174,8 +173,8 @@ static const row rows[] = {
     { FIELD(p.stats.dtype), TO_INT, 1, ALL, ARG, "stats.dtype (1) must be 0" },
     { FIELD(p.q.data), TO_NULL, 0, LATE, ARG, "q.data" },
     { FIELD(p.v.data), TO_NULL, 0, LATE, ARG, "v.data" },
-    { FIELD(p.kv_rows.ring), TO_I64, SEQ_KV, ALL, NOT_BUILT,
-      "kv_rows.ring (7) is set, but attn_backward does not take it: it describes a cache" },
+    { FIELD(p.recent.keys), TO_I64, SEQ_KV, ALL, NOT_BUILT,
+      "recent.keys (7) is set, but attn_backward does not take it: it describes a cache" },
     { FIELD(p.skip.dropped), TO_DATA, 0, ALL, NOT_BUILT,
       "skip.dropped is set, but attn_backward does not take it" },
     { FIELD(p.num_heads_kv), TO_I64, 3, ALL, ARG, "num_heads_kv (3)" },
@@ -306,12 +305,6 @@ static void check_unsupported(void)
     c.p.state.m = NULL; /* to give it would not help */
     if (begin_case("gradients of a part without a state"))
         check_refusal(&c, sizeof workspace, ATTN_ERR_UNSUPPORTED, "partial");
-    c = right_call(ALL);
-    c.p.kv_rows.page_size = 3;
-    c.p.kv_rows.num_pages = 1;
-    c.p.kv_rows.table = in.table;
-    if (begin_case("gradients of pages"))
-        check_refusal(&c, sizeof workspace, ATTN_ERR_UNSUPPORTED, "kv_rows.page_size");
     c = right_call(NO_SINKS);
     c.p.softmax1 = 1;
     c.g.dsinks = out.dsinks;
@@ -451,13 +444,12 @@ static void check_naive_inputs(void)
 static void fill_inputs(void)
 {
     float *x = in.q;
-    const size_t count = offsetof(struct inputs, table) / sizeof *x;
+    const size_t count = sizeof in / sizeof *x;
     rng_seed(T.seed);
     for (size_t n = 0; n < count; n++)
         x[n] = rng_normal();
     for (size_t n = 0; n < sizeof in.lse / sizeof *in.lse; n++)
         in.lse[n] = 3.0f;
-    memset(in.table, 0, sizeof in.table);
 }
 
 void backward_errors(void)

@@ -262,7 +262,7 @@ static void as_f32(test_tensor *t, attn_tensor *a)
 /* All that is read as f32 and in other layouts, with the same values. */
 static void law_inputs(int round)
 {
-    static const char *const banned[] = { "varlen", NULL };
+    static const char *const banned[] = { "rows", "varlen", NULL };
     gradients_case a, b;
     attn_tensor o = { 0 };
     if (!make_call(&a, (const char *const[]){ "f16", "bf16", "mixed", "shared" }[round % 4],
@@ -404,6 +404,21 @@ static void count_nonzero(void *user, const int64_t at[4])
 }
 
 /* Statistics that say no key was alive: r is +0, and so is all that comes of it. */
+/* Keys in pages, in a ring or both have the gradients that they have in one array. */
+static void law_caches(int round)
+{
+    static const char *const banned[] = { "rows", "varlen", NULL };
+    static const int64_t sizes[] = { 1, 5, 16, 48 };
+    gradients_case a, b;
+    if (!(round % 4 == 0 ? make_chunks(&a, round / 4) : make_call(&a, NULL, banned)) ||
+        a.t.p.cu_seqlens_kv != NULL || a.t.p.kv_rows.ring > 0 || a.t.p.kv_rows.page_size > 0)
+        return;
+    gradients_twin(&a, &b);
+    problem_scatter(&b.t, round % 3 == 0 ? 0 : RNG_PICK(sizes), round % 3 != 1);
+    random_way(&b);
+    same(&a, &b, "keys in a cache");
+}
+
 static void law_empty_stats(int round)
 {
     gradients_case s;
@@ -532,8 +547,9 @@ static void slice_gradients(gradients_case *part, const gradients_case *whole, i
 
 static void law_batch(int round)
 {
-    static const char *const banned[] = { "dropout", "mask_fn",  "score_fn", "bits", "bitmap",
-                                          "csr",     "key_list", "tree",     "long", NULL };
+    static const char *const banned[] = { "rows", "dropout", "mask_fn", "score_fn",
+                                          "bits", "bitmap",  "csr",     "key_list",
+                                          "tree", "long",    NULL };
     static const char *const first[] = { "varlen", "bias_f32", "alibi", "sinks" };
     gradients_case whole, part;
     part_comparison c;
@@ -570,9 +586,8 @@ static void law_batch(int round)
  * left to right, where the scale is 1 and the rows are one chunk. */
 static void law_gqa(int round)
 {
-    static const char *const banned[] = {
-        "varlen", "layout", "scale", "storage", "key_list", NULL
-    };
+    static const char *const banned[] = { "rows",    "varlen",   "layout", "scale",
+                                          "storage", "key_list", NULL };
     gradients_case a, b;
     int64_t group, at[4], wrong = 0;
     (void)round;
@@ -647,9 +662,9 @@ static void add_chunk(void *user, const int64_t at[4])
  * they make the whole, where the scale is 1. Sums over rows and keys need all keys in one chunk. */
 static void law_chunks(int round)
 {
-    static const char *const banned[] = { "mask_fn",  "scale",    "storage", "long",
-                                          "dims",     "sinks",    "varlen",  "gqa",
-                                          "key_base", "kv_begin", "tree",    NULL };
+    static const char *const banned[] = { "rows",     "mask_fn", "scale",  "storage", "long",
+                                          "dims",     "sinks",   "varlen", "gqa",     "key_base",
+                                          "kv_begin", "tree",    NULL };
     const int by_rows = round % 2;
     oracle_gradient size[ORACLE_GRADIENTS];
     gradients_case whole, part;
@@ -829,6 +844,7 @@ static const struct {
     { "GQA and repeated heads", law_gqa, 30 },
     { "chunks one by one", law_chunks, 24 },
     { "parts of the call", law_parts, 60 },
+    { "keys in a cache", law_caches, 40 },
     { "an lse beside stats", law_stats, 40 },
     { "statistics of empty rows", law_empty_stats, 24 },
     { "statistics that nobody wrote", law_unwritten_stats, 24 },

@@ -24,6 +24,7 @@ static const char *const expected[] = {
     "part.keys (1) is set, but a device",
     "naive on a device has no raw states",
     "naive gradients are the CPU's",
+    "gradients of keys in a cache are the CPU's",
     "nothing to do", /* batch 0 */
 };
 

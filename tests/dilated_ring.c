@@ -390,7 +390,7 @@ static void run_misuse(void)
           "dbias, dsinks and dslopes are not built for branches over ranks: leave them NULL", 0,
           1 },
         { gather, ATTN_ERR_UNSUPPORTED,
-          "ring.gather (1) has no gradients: the same layout without it does", 0, 1 },
+          "ring.gather (1) is set, but dilated attention always gathers what ranks share", 0, 1 },
         { zigzag, ATTN_ERR_UNSUPPORTED,
           "ring.layout (1) gives a rank several ranges, and dilated attention takes one", 0, 1 },
         { untiled, ATTN_ERR_UNSUPPORTED, "impl (3) must be tiled for gradients of merged branches",

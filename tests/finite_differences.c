@@ -196,9 +196,9 @@ static void make_tiny(gradients_case *s, const int *list, int count)
     bias_to_grid(s);
 }
 
-/* Storage types, layouts and long calls are for the library: the oracle only looks numbers up. */
-static const char *const left_out[] = { "storage",  "layout",    "long", "dims",
-                                        "bias_f16", "bias_bf16", NULL };
+/* Storage types, layouts, caches and long calls are for the library: the oracle only looks numbers up. */
+static const char *const left_out[] = { "storage", "layout",   "rows",      "long",
+                                        "dims",    "bias_f16", "bias_bf16", NULL };
 
 static int is_left_out(int f)
 {

@@ -52,7 +52,7 @@ test_shape gradients_shape(int work)
 }
 
 /* What attn_backward refuses or does not look at. */
-static const char *const left_out[] = { "rows", "partial", "logits" };
+static const char *const left_out[] = { "partial", "logits" };
 /* What attn_forward refuses together. */
 static const char *const refused[][2] = { { "sinks", "softmax1" }, { "bitmap", "csr" } };
 
@@ -107,10 +107,10 @@ static int random_dtype(void)
 }
 
 /* A tensor beside those of the problem: with cu_seqlens packed as [token, head, dim]. */
-static void make_tensor(const gradients_case *s, test_tensor *t, int dtype, int layout,
-                        int64_t heads, int64_t seq, int64_t dim)
+static void make_tensor(const gradients_case *s, const int32_t *cu_seqlens, test_tensor *t,
+                        int dtype, int layout, int64_t heads, int64_t seq, int64_t dim)
 {
-    const int varlen = s->t.p.cu_seqlens_q != NULL;
+    const int varlen = cu_seqlens != NULL;
     const int packed = varlen && layout == LAYOUT_PACKED;
     tensor_make(t, dtype, packed ? LAYOUT_BSHD : layout, varlen ? 1 : s->t.p.batch, heads, seq,
                 dim);
@@ -126,8 +126,10 @@ static int output_layout(void)
 static void make_output(gradients_case *s, int which, attn_output *to, int dtype, int64_t heads,
                         int64_t seq, int64_t dim)
 {
+    const attn_params *p = &s->t.p;
     test_tensor t;
-    make_tensor(s, &t, dtype, output_layout(), heads, seq, dim);
+    make_tensor(s, which == ORACLE_DQ ? p->cu_seqlens_q : p->cu_seqlens_kv, &t, dtype,
+                output_layout(), heads, seq, dim);
     *to = tensor_output(&t);
     s->out[which].memory = t.memory;
     s->out[which].bytes = t.bytes;
@@ -205,8 +207,8 @@ void gradients_attach(gradients_case *s)
     const attn_params *p = &s->t.p;
     const test_tensor *o = &s->t.o;
     memset(&s->g, 0, sizeof s->g);
-    make_tensor(s, &s->dout, random_dtype(), (int)rng_int(0, LAYOUT_NEGATIVE), o->heads, o->seq,
-                o->dim);
+    make_tensor(s, p->cu_seqlens_q, &s->dout, random_dtype(), (int)rng_int(0, LAYOUT_NEGATIVE),
+                o->heads, o->seq, o->dim);
     tensor_fill_normal(&s->dout, 1.0f);
     s->g.dout = tensor_input(&s->dout);
     /* packed as the lse is, with cu_seqlens, too */
@@ -287,6 +289,12 @@ static void spoil_rows(test_tensor *t, const attn_params *p, int64_t b, int64_t 
             spoil_row(t, varlen ? 0 : b, token + s);
 }
 
+/* What a cache does not use is NaN since it was made. */
+static int is_cached(const attn_params *p)
+{
+    return p->kv_rows.ring > 0 || p->kv_rows.page_size > 0;
+}
+
 static void spoil_unused(gradients_case *s)
 {
     const attn_params *p = &s->t.p;
@@ -302,6 +310,8 @@ static void spoil_unused(gradients_case *s)
         spoil_rows(&s->t.stats, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->dout, p, b, cu_q ? cu_q[b] : 0, q);
         spoil_rows(&s->dlse, p, b, cu_q ? cu_q[b] : 0, q);
+        if (is_cached(p))
+            continue;
         spoil_rows(&s->t.k, p, b, cu_kv ? cu_kv[b] : 0, kv);
         spoil_rows(&s->t.v, p, b, cu_kv ? cu_kv[b] : 0, kv);
     }

@@ -111,19 +111,18 @@ static void run_decode(tally *n, int kind, int rounds)
 static void run_faults(tally *n, int backward)
 {
     const int size = n->t->size;
-    for (int kind = RING_FAULT_BEGIN; kind < RING_FAULT_KINDS; kind++)
-        for (int rank = 0; rank < size; rank++) {
-            for (int at = 0; at < ring_fault_places(kind, size, backward); at++) {
+    for (int rank = 0; rank < size; rank++) {
+        ring_case c;
+        const int made = ring_case_make(&c, 7 + (uint64_t)rank, size, RING_FAULTY);
+        for (int kind = RING_FAULT_BEGIN; made && kind < RING_FAULT_KINDS; kind++)
+            for (int at = 0; at < ring_fault_places(&c, kind, backward); at++) {
                 const ring_fault fault = { kind, rank, at, backward };
-                ring_case c;
                 ring_outcome out;
-                if (ring_case_make(&c, 7 + (uint64_t)rank, size, RING_FAULTY)) {
-                    ring_case_run(&c, n->t, &fault, &out);
-                    count_outcome(n, &out);
-                }
-                ring_case_free(&c);
+                ring_case_run(&c, n->t, &fault, &out);
+                count_outcome(n, &out);
             }
-        }
+        ring_case_free(&c);
+    }
 }
 
 /* The failures of all ranks; rank 0 tells. */

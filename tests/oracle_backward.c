@@ -604,11 +604,13 @@ static int key_place(const attn_params *p, const attn_output *to, int64_t dim, c
                      oracle_place *place)
 {
     const attn_tensor t = addressed_as(to);
+    attn_params in_order = *p; /* gradients of keys are not where a cache has them */
+    memset(&in_order.kv_rows, 0, sizeof in_order.kv_rows);
     place->dtype = to->dtype;
     place->data = to->data;
     if (at[2] >= oracle_keys(p, at[0]))
         return 0;
-    place->offset = oracle_key_offset(p, &t, dim, at[0], at[1], at[2]) + (ptrdiff_t)at[3];
+    place->offset = oracle_key_offset(&in_order, &t, dim, at[0], at[1], at[2]) + (ptrdiff_t)at[3];
     return 1;
 }
 

@@ -410,6 +410,23 @@ static void make_tensors(ring_case *c)
     c->g.dv.dtype = chance(c, 70) ? ATTN_F32 : (int)pick(c, 1, 2);
 }
 
+/* dq by one process, packed. */
+static int solve_dq(ring_case *c)
+{
+    const attn_params *p = &c->p;
+    attn_gradients g = c->g;
+    size_t bytes = 0;
+    attn_status status;
+    void *workspace;
+    g.dq.data = c->dq = take(c, p->batch * p->num_heads_q * p->seq_len_q * p->head_dim * 4);
+    status = attn_backward_workspace_size(p, &g, &bytes);
+    workspace = malloc(bytes > 0 ? bytes : 1);
+    if (status == ATTN_OK)
+        status = attn_backward(p, &g, workspace, bytes);
+    free(workspace);
+    return status == ATTN_OK;
+}
+
 /* The answer by one process. */
 static int solve(ring_case *c)
 {
@@ -428,6 +445,8 @@ static int solve(ring_case *c)
     if (status != ATTN_OK || attn_explain(&c->p, &info) != ATTN_OK)
         return 0;
     c->pairs = info.pairs;
+    if (has_gradients(c) && c->gathers && !solve_dq(c))
+        return 0;
     return !has_gradients(c) || oracle_backward(&c->p, &c->g, c->expected) == 0;
 }
 
@@ -464,6 +483,7 @@ int ring_case_make(ring_case *c, uint64_t seed, int ranks, int kind)
     c->spread = (int)pick(c, 0, 2);
     c->forgets = (int)pick(c, 0, 2);
     c->fetches = chance(c, 20);
+    c->gathers = chance(c, 35);
     if (!solve(c))
         return 0;
     snprintf(c->name, sizeof c->name, "%d ranks, %s, shard %lld%s%s, %lld positions%s%s%s", ranks,
@@ -795,7 +815,7 @@ static attn_status call(share *s, const ring_fault *fault, int backward, attn_ri
     ring.transport = &t;
     ring.stats = stats;
     if (backward)
-        ring.gather = 0;
+        ring.gather = s->c->gathers;
     p.q = as_input(s, &s->q), p.k = as_input(s, &s->k), p.v = as_input(s, &s->v);
     p.o = as_result(s, &s->o), p.lse = as_result(s, &s->lse);
     if (s->c->sums == SUMS_STATS)
@@ -965,9 +985,12 @@ static void near_gradient(share *s, const local_tensor *t, int which, int64_t b,
         }
         for (int64_t d = 0; d < t->dim; d++) {
             const int64_t at = ((b * t->heads + h) * e->size[2] + row) * t->dim + d;
-            compare(s, oracle_gradient_name(which), t->dtype,
-                    local_at(t, b, h, x) + ring_bytes_of(t->dtype, d), e->value[at],
-                    e->tolerance[at], b, h, row, d);
+            const void *value = local_at(t, b, h, x) + ring_bytes_of(t->dtype, d);
+            const double number = oracle_load(t->dtype, value, 0);
+            compare(s, oracle_gradient_name(which), t->dtype, value, e->value[at], e->tolerance[at],
+                    b, h, row, d);
+            if (number == 0 && signbit(number))
+                tell(s, "a gradient is -0", b, h, row, which);
         }
     }
 }
@@ -1022,6 +1045,9 @@ static void near_gradients(share *s, int64_t b, int64_t x, int64_t at)
     const int64_t key = at - (p->kv_begin != NULL ? p->kv_begin[b] : 0);
     if (!s->c->wanted[ORACLE_DQ])
         return;
+    for (int64_t h = 0; s->c->gathers && s->out->stats.canonical && h < s->dq.heads; h++)
+        if (at < oracle_rows(p, b) && !row_equals(s, &s->dq, s->c->dq, b, h, x, at))
+            tell(s, "dq has other bits than that of one process", b, h, at, 0);
     near_gradient(s, &s->dq, ORACLE_DQ, b, x, at, oracle_rows(p, b));
     near_gradient(s, &s->dk, ORACLE_DK, b, x, key, oracle_keys(p, b));
     near_gradient(s, &s->dv, ORACLE_DV, b, x, key, oracle_keys(p, b));

@@ -41,6 +41,8 @@ typedef struct ring_case {
     double pairs;   /* that ranks may compute, in all */
     int spread;     /* of the ranks' tensors: 0 [b, h, s, d], 1 [b, s, h, d], 2 with gaps */
     int forgets;    /* nonzero: packed strides are 0, in layouts that take turns by rank */
+    int gathers;    /* ring.gather of the backward call, */
+    void *dq;       /* and then dq by one process */
     int fetches;    /* keys and values come by ring.fetch */
     int stored;     /* in types that only K and V may have, which have no gradients */
     int sums;       /* that ranks are asked for: SUMS_... */
@@ -70,11 +72,14 @@ typedef struct ring_fault {
 
 /* How many calls of the callback can fail in a case of RING_FAULTY: each exchange of shards, and those
  * of sums over all rows. */
-static inline int ring_fault_places(int kind, int ranks, int backward)
+static inline int ring_fault_places(const ring_case *c, int kind, int backward)
 {
+    const int hops = c->ranks - 1;
     if (kind != RING_FAULT_BEGIN && kind != RING_FAULT_END)
         return 1;
-    return backward && ranks > 1 ? ranks + 1 + 2 * (ranks - 1) : ranks - 1;
+    if (!backward || hops == 0)
+        return hops;
+    return (c->gathers ? 2 * hops : c->ranks + 1) + 2 * hops;
 }
 
 typedef struct ring_outcome {

@@ -116,7 +116,6 @@ static const row rows[] = {
     { ROW(ring.layout, TO_INT, 3, BOTH, ARG, "ring.shard (2) is set, but ring.layout is") },
     { ROW(ring.shard, TO_I64, -1, BOTH, ARG, "ring.shard (-1) must be at least 0") },
     { ROW(ring.shard, TO_I64, INT64_MAX, BOTH, ARG, "ring.shard (9223372036854775807) must be") },
-    { ROW(ring.gather, TO_INT, 1, BACKWARD, UNSUPPORTED, "ring.gather (1) has no gradients") },
     { ROW(ring.ranges, TO_NULL, 0, BOTH | CUSTOM, ARG, "but ring.ranges or first_range is NULL") },
     { ROW(ring.first_range, TO_NULL, 0, BOTH | CUSTOM, ARG,
           "but ring.ranges or first_range is NULL") },

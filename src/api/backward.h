@@ -22,8 +22,9 @@
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field except partial and kv_rows may be set; gradients of caches are
- *   not built. k and v are f32, f16 or bf16. The gradients of a part are those of its pairs. Its
+ * What may be set in p. Every field except partial and recent may be set. k and v are f32, f16 or bf16.
+ *   Keys may lie in a cache (kv_rows); dk and dv then have them one after the other, as if there were none,
+ *   since sequences may share pages. The gradients of a part are those of its pairs. Its
  *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
  *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
  *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.

@@ -84,11 +84,20 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
+ * other, wherever a cache has them, for pages that sequences share would be written by each. */
+static call_axes gradient_axes(const attn_params *p, call_axes x)
+{
+    x.count[AXIS_ENTRY] = p->batch;
+    x.count[AXIS_KEY] = keys_held(p);
+    return x;
+}
+
 /* resolve_gradients gives every array of gradients its strides, or *why says which one does not fit
  * into memory. */
 static attn_status resolve_gradients(const attn_params *p, attn_gradients *g, text *why)
 {
-    const call_axes x = axes_of_call(p);
+    const call_axes x = gradient_axes(p, axes_of_call(p));
     attn_status status = resolve_arrays(gradient_fields, COUNT_OF(gradient_fields), g, &x, why);
     const attn_sum_axes a = bias_axes(p, &g->dbias);
     if (!status && a.data)

@@ -89,9 +89,9 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
 {
-    const call_axes x = axes_in_use(p);
+    const call_axes x = axes_in_use(p), of_gradients = gradient_axes(p, x);
     array_set sets[] = {
-        { gradient_fields, COUNT_OF(gradient_fields), g, &x, .written = OUTPUT_RESULT },
+        { gradient_fields, COUNT_OF(gradient_fields), g, &of_gradients, .written = OUTPUT_RESULT },
         { call_fields, COUNT_OF(call_fields), p, &x, .read = OUTPUT_RESULT },
     };
     const attn_sum_axes bias = bias_axes(p, &g->dbias), slopes = slope_axes(p, g->dslopes);

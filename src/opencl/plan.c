@@ -278,6 +278,8 @@ static const char *plan_fault(const attn_problem *pr, const device_limits *limit
     const int64_t most = min64((int64_t)limits->allocation_bytes, INT64_MAX / 4); /* of an array */
     const refusal refusals[] = {
         { naive && gradients, "naive gradients are the CPU's" },
+        { gradients && (pr->p.kv_rows.ring || pr->p.kv_rows.page_size),
+          "gradients of keys in a cache are the CPU's" },
         { naive && pr->p.partial, "naive on a device has no raw states" },
         { naive && matrix_bytes(pr) > most, "the logits of a head exceed an array of the device" },
         { pr->max_kv_len > MOST_KEYS, "a sequence has more than 2^30 keys" },

@@ -4,9 +4,13 @@
  * Message t holds the keys and values of step t, up to the last that a rank lacks, and behind them the
  * gradients of the keys of step t - 1, to which each rank has added its rows' share. After message R,
  * where R is the number of ranks, the gradients are home.
+ *
+ * With ring.gather the keys travel first, each rank computes with all of them, and then their gradients
+ * travel alone.
  */
 #pragma once
 
+#include "gather.c"
 #include "sums.c"
 
 /* gift_at tells where gradients lie in the buffer of message t. */
@@ -31,13 +35,19 @@ static ring_message backward_message(const ring_call *c, int t)
     return m;
 }
 
-/* add_rows adds [entries, count, dim] to the rows from `at` on of [entries, length, dim]. */
-static void add_rows(float *to, int64_t length, int64_t at, const float *from, int64_t count,
+/* A gradient_rows is rows from `at` on of an array [entries, length, dim]. */
+typedef struct gradient_rows {
+    float *data;
+    int64_t length, at;
+} gradient_rows;
+
+static void add_rows(const gradient_rows *to, const gradient_rows *from, int64_t count,
                      int64_t entries, int64_t dim)
 {
     int64_t e;
     for (e = 0; e < entries; e++)
-        add_floats(to + (e * length + at) * dim, from + e * count * dim, count * dim);
+        add_floats(to->data + (e * to->length + to->at) * dim,
+                   from->data + (e * from->length + from->at) * dim, count * dim);
 }
 
 /* set_part_gradients sends gradients of a part to packed f32 arrays, which are zero where
@@ -45,7 +55,7 @@ static void add_rows(float *to, int64_t length, int64_t at, const float *from, i
 static void set_part_gradients(ring_call *c)
 {
     const ring_shape *s = &c->pl.shape;
-    const int64_t rows = c->p.part.row_count, keys = c->p.part.key_count;
+    const int64_t rows = c->p.part.row_count, keys = keys_held(&c->p);
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
     c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
@@ -53,13 +63,31 @@ static void set_part_gradients(ring_call *c)
     c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
 }
 
+/* add_part_rows adds dq of a part to that of this rank. */
+static void add_part_rows(const ring_call *c, const ring_walk *rows)
+{
+    const gradient_rows to = { floats_at(c, c->pl.dq), c->pl.length, rows->at };
+    const gradient_rows from = { floats_at(c, c->pl.part_dq), rows->range.count, 0 };
+    add_rows(&to, &from, rows->range.count, c->pl.shape.entries_q, c->pl.shape.dim);
+}
+
+/* add_part_keys adds dk and dv of a part to those of the keys from `at` on of `length`. */
+static void add_part_keys(const ring_call *c, int64_t length, int64_t at)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t keys = keys_held(&c->p);
+    float *gift = floats_at(c, c->pl.gift);
+    const gradient_rows dk = { gift, length, at }, dv = { gift + dv_at(s, length), length, at };
+    const gradient_rows part_dk = { floats_at(c, c->pl.part_dk), keys, 0 };
+    const gradient_rows part_dv = { floats_at(c, c->pl.part_dv), keys, 0 };
+    add_rows(&dk, &part_dk, keys, s->entries_kv, s->dim);
+    add_rows(&dv, &part_dv, keys, s->entries_kv, s->dim_v);
+}
+
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
  * all rows of this rank. */
 static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
 {
-    const ring_shape *s = &c->pl.shape;
-    float *gift = floats_at(c, c->pl.gift);
-    const int64_t keys = c->p.part.key_count;
     attn_status status = ATTN_OK;
     ring_walk rows = { 0 };
     while (!status && next_range(&c->pl.cuts, c->pl.rank, &rows)) {
@@ -69,11 +97,8 @@ static attn_status backward_range(ring_call *c, int64_t length, int64_t at)
         set_part_gradients(c);
         set_part_sums(c, &rows);
         status = attn_backward(&c->p, &c->g, c->base + c->pl.work, (size_t)c->pl.work_bytes);
-        add_rows(floats_at(c, c->pl.dq), c->pl.length, rows.at, floats_at(c, c->pl.part_dq),
-                 rows.range.count, s->entries_q, s->dim);
-        add_rows(gift, length, at, floats_at(c, c->pl.part_dk), keys, s->entries_kv, s->dim);
-        add_rows(gift + dv_at(s, length), length, at, floats_at(c, c->pl.part_dv), keys,
-                 s->entries_kv, s->dim_v);
+        add_part_rows(c, &rows);
+        add_part_keys(c, length, at);
         add_part_sums(c, &rows);
     }
     return status;
@@ -93,29 +118,24 @@ static attn_status backward_shard(ring_call *c, const ring_shard *shard)
     return status;
 }
 
-/* store_row stores a row of f32 to an output's row `x` of this rank. */
-static void store_row(const attn_output *to, int64_t b, int64_t h, int64_t x, const float *from,
-                      int64_t dim)
-{
-    char *at = (char *)output_at(to, x);
-    at += (ptrdiff_t)bytes_of(to->dtype) *
-          ((ptrdiff_t)b * to->stride_batch + (ptrdiff_t)h * to->stride_head);
-    attn_convert(at, to->dtype, from, ATTN_F32, (size_t)dim);
-}
-
 /* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
  * length, dim]. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
-                           int64_t b, int64_t first, int64_t end, const float *from)
+                           int64_t b, int64_t first, int64_t end, float *from)
 {
+    const attn_kernels *kernels = c->own.kernels ? c->own.kernels : best_kernels(dim, 0);
     int64_t h, x;
     for (h = 0; to->data && h < heads; h++)
-        for (x = first; x < end; x++)
-            store_row(to, b, h, x, from + ((b * heads + h) * c->pl.length + x) * dim, dim);
+        for (x = first; x < end; x++) {
+            float *row = from + ((b * heads + h) * c->pl.length + x) * dim;
+            write_floats(row, row, dim);
+            store_run(kernels, to->dtype, to->data,
+                      b * to->stride_batch + h * to->stride_head + x * to->stride_seq, row, dim);
+        }
 }
 
 /* write_gradients writes those of the rows and keys in use; `home` holds dk and dv. */
-static void write_gradients(ring_call *c, const float *home)
+static void write_gradients(ring_call *c, float *home)
 {
     const ring_shape *s = &c->pl.shape;
     const attn_gradients *g = &c->own_g;
@@ -149,34 +169,97 @@ static void join_gifts(ring_call *c, int t)
         add_floats(to, own, gift_bytes(c, t) / (int64_t)sizeof(float));
 }
 
-OWN_FRAME static attn_status ring_gradients(ring_call *c)
+/* gradients_travel lets keys and their gradients go round, and leaves this rank's dk and dv at *home. */
+static attn_status gradients_travel(ring_call *c, attn_status status, float **home)
 {
-    const ring_cut *cuts = &c->pl.cuts;
-    const int exchanges = cuts->ranks > 1;
-    attn_status status = load_own(c);
+    const int ranks = c->pl.cuts.ranks, exchanges = ranks > 1;
     int t;
-    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
-    zeros_at(c, c->pl.sums, c->pl.sum_floats);
-    if (!status)
-        status = take_sinks(c);
-    for (t = 0; t < cuts->ranks + exchanges; t++) {
+    for (t = 0; t < ranks + exchanges; t++) {
         const ring_message m = backward_message(c, t);
         const ring_shard shard = shard_at(c, t);
         if (exchanges)
             status = begin_exchange(c->t, c->stats, &m, status);
         if (exchanges && status)
             return status;
-        if (!status && t < cuts->ranks)
+        if (!status && t < ranks)
             status = backward_shard(c, &shard);
         if (exchanges)
             status = end_exchange(c->t, c->stats, status);
-        if (!status && t < cuts->ranks)
+        if (!status && t < ranks)
             join_gifts(c, t);
     }
-    status = add_up_sums(c, status);
+    *home = floats_at(c, c->pl.buffer[t % 2]);
+    return agree_on_status(c->t, c->stats, status);
+}
+
+/* backward_gathered computes this rank's rows against all keys at once, when the last have come. */
+static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
+{
+    const int64_t whole = c->pl.cuts.length;
+    if (!gather_shard(c, shard))
+        return ATTN_OK;
+    set_gathered_keys(c);
+    zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, whole));
+    return backward_range(c, whole, 0);
+}
+
+/* add_gift adds what this rank has for the keys of rank `source` to gradients that lie as its shard. */
+static void add_gift(const ring_call *c, int source, float *to)
+{
+    const ring_shape *s = &c->pl.shape;
+    const int64_t length = share_of(&c->pl.cuts, source).length, whole = c->pl.cuts.length;
+    float *gift = floats_at(c, c->pl.gift);
+    ring_walk keys = { 0 };
+    while (next_range(&c->pl.cuts, source, &keys)) {
+        const int64_t count = keys.range.count, begin = keys.range.begin;
+        const gradient_rows dk = { to, length, keys.at };
+        const gradient_rows dv = { to + dv_at(s, length), length, keys.at };
+        const gradient_rows own_dk = { gift, whole, begin };
+        const gradient_rows own_dv = { gift + dv_at(s, whole), whole, begin };
+        add_rows(&dk, &own_dk, count, s->entries_kv, s->dim);
+        add_rows(&dv, &own_dv, count, s->entries_kv, s->dim_v);
+    }
+}
+
+/* gradients_gathered sends a sum for each rank's keys round, to which all ranks add, that rank last. It
+ * leaves this rank's dk and dv at *home. */
+static attn_status gradients_gathered(ring_call *c, attn_status status, float **home)
+{
+    const ring_cut *cuts = &c->pl.cuts;
+    int t;
+    status = pass_shards(c, status, backward_gathered);
     if (status)
         return status;
-    write_gradients(c, floats_at(c, c->pl.buffer[t % 2]));
+    *home = zeros_at(c, c->pl.buffer[0], gift_floats(&c->pl.shape, length_at(c, 1)));
+    add_gift(c, source_at(cuts, c->pl.rank, 1), *home);
+    for (t = 1; t < cuts->ranks; t++) {
+        const ring_message m = { (char *)*home, c->base + c->pl.buffer[t % 2], gift_bytes(c, t),
+                                 gift_bytes(c, t + 1) };
+        status = begin_exchange(c->t, c->stats, &m, status);
+        if (status)
+            return status;
+        status = end_exchange(c->t, c->stats, status);
+        *home = floats_at(c, c->pl.buffer[t % 2]);
+        add_gift(c, source_at(cuts, c->pl.rank, t + 1), *home);
+    }
+    return agree_on_status(c->t, c->stats, status);
+}
+
+OWN_FRAME static attn_status ring_gradients(ring_call *c)
+{
+    float *home = NULL;
+    attn_status status = load_own(c);
+    zeros_at(c, c->pl.dq, c->pl.shape.entries_q * c->pl.shape.dim * c->pl.length);
+    zeros_at(c, c->pl.sums, c->pl.sum_floats);
+    if (!status)
+        status = take_sinks(c);
+    status = c->pl.cuts.ring->gather ? gradients_gathered(c, status, &home)
+                                     : gradients_travel(c, status, &home);
+    if (!status)
+        status = add_up_sums(c);
+    if (status)
+        return status;
+    write_gradients(c, home);
     give_sums(c);
     return ATTN_OK;
 }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "../merge.c"
-#include "agree.c"
+#include "gather.c"
 #include "logits.c"
 
 static attn_state slot_states(const ring_call *c, int slot)
@@ -139,52 +139,18 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     return status ? status : logits_of_shard(c, shard);
 }
 
-/* scatter_range copies keys or values of a range of a shard to their place in the whole
- * sequence. */
-static void scatter_range(char *to, const char *from, int64_t entries, int64_t bytes, int64_t whole,
-                          int64_t length, const ring_walk *keys)
+/* compute_gathered computes this rank's rows against all keys at once, when the last have come. */
+static attn_status compute_gathered(ring_call *c, const ring_shard *shard)
 {
-    int64_t e;
-    for (e = 0; e < entries; e++)
-        memcpy(to + (e * whole + keys->range.begin) * bytes, from + (e * length + keys->at) * bytes,
-               (size_t)(keys->range.count * bytes));
-}
-
-static void gather_shard(ring_call *c, const ring_shard *shard)
-{
-    const ring_shape *s = &c->pl.shape;
-    const int64_t length = shard->length, whole = c->pl.cuts.length;
-    char *to = c->base + c->pl.gathered;
-    ring_walk keys = { 0 };
-    while (next_range(&c->pl.cuts, shard->source, &keys)) {
-        scatter_range(to, shard->data, s->entries_kv, room_of(c->p.k.dtype, s->dim), whole, length,
-                      &keys);
-        scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
-                      room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
-    }
-}
-
-/* compute_gathered computes this rank's rows against all keys at once. */
-static attn_status compute_gathered(ring_call *c)
-{
-    const ring_shard all = { 0, c->pl.cuts.length, c->base + c->pl.gathered };
     const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    set_part_keys(c, &all, 0, 0, all.length);
-    set_all_keys(c);
+    if (!gather_shard(c, shard))
+        return ATTN_OK;
+    set_gathered_keys(c);
     status = compute_rows(c, &slot);
     add_entry(c, root, slot);
     return status ? status : logits_of_part(c);
-}
-
-static ring_message forward_message(const ring_call *c, int step)
-{
-    const ring_message m = { c->base + c->pl.buffer[step % 2],
-                             c->base + c->pl.buffer[(step + 1) % 2],
-                             shard_bytes(&c->pl.shape, length_at(c, step)),
-                             shard_bytes(&c->pl.shape, length_at(c, step + 1)) };
-    return m;
 }
 
 static attn_status write_outputs(ring_call *c)
@@ -207,28 +173,8 @@ static attn_status write_outputs(ring_call *c)
 
 OWN_FRAME static attn_status ring_attention(ring_call *c)
 {
-    const ring_cut *cuts = &c->pl.cuts;
     attn_status status = load_own(c);
-    int step;
     c->p.partial = 1;
-    for (step = 0; step < cuts->ranks; step++) {
-        const ring_shard shard = shard_at(c, step);
-        const int last = step == cuts->ranks - 1;
-        if (!last) {
-            const ring_message m = forward_message(c, step);
-            status = begin_exchange(c->t, c->stats, &m, status);
-            if (status)
-                return status;
-        }
-        if (!status && cuts->ring->gather)
-            gather_shard(c, &shard);
-        else if (!status)
-            status = compute_shard(c, &shard);
-        if (!last)
-            status = end_exchange(c->t, c->stats, status);
-    }
-    if (!status && cuts->ring->gather)
-        status = compute_gathered(c);
-    status = agree_on_status(c->t, c->stats, status);
+    status = pass_shards(c, status, c->pl.cuts.ring->gather ? compute_gathered : compute_shard);
     return status ? status : write_outputs(c);
 }

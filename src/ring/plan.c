@@ -169,9 +169,14 @@ static attn_status gradients_bytes(const attn_params *p, const attn_gradients *g
     return status;
 }
 
-/* next_keys sets the part's keys to the next range of any rank, and returns 0 after the last. */
+/* next_keys sets the part's keys to the next range of any rank, or once to all where they are gathered. It
+ * returns 0 after the last. */
 static int next_keys(const ring_cut *c, int *rank, ring_walk *w, attn_part *part)
 {
+    if (c->ring->gather) {
+        part->keys = 0;
+        return !(*rank)++;
+    }
     for (; *rank < c->ranks; ++*rank, memset(w, 0, sizeof *w))
         if (next_range(c, *rank, w)) {
             part->key_begin = w->range.begin;
@@ -199,6 +204,7 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
         int rank = 0;
         part.part.row_begin = rows.range.begin;
         part.part.row_count = rows.range.count;
+        part.part.keys = 1;
         part.part.key_begin = part.part.key_count = 0; /* dsinks come from a part of no keys. */
         status = gradients_bytes(&part, g, bytes);
         while (!status && next_keys(c, &rank, &keys, &part.part)) {
@@ -210,6 +216,13 @@ OWN_FRAME static attn_status backward_part_bytes(const attn_params *p, const att
         }
     }
     return status;
+}
+
+/* place_gathered makes room for all keys and values. */
+static int64_t place_gathered(ring_plan *pl)
+{
+    const int gather = pl->cuts.ring->gather;
+    return place(&pl->bytes, gather ? shard_bytes(&pl->shape, pl->cuts.length) : 0, 1);
 }
 
 static void plan_ring_forward(const attn_params *p, ring_plan *pl)
@@ -224,8 +237,7 @@ static void plan_ring_forward(const attn_params *p, ring_plan *pl)
     pl->buffer[0] = place(&pl->bytes, shard_bytes(s, pl->longest), 1);
     pl->buffer[1] = place(&pl->bytes, pl->cuts.ranks > 1 ? shard_bytes(s, pl->longest) : 0, 1);
     pl->states = place(&pl->bytes, times(pl->slots, pl->slot_floats), sizeof(float));
-    pl->gathered =
-        place(&pl->bytes, pl->cuts.ring->gather ? shard_bytes(s, pl->cuts.length) : 0, 1);
+    pl->gathered = place_gathered(pl);
     pl->logit_rows = place(&pl->bytes, lists_rows ? pl->length : 0, sizeof(int32_t));
 }
 
@@ -276,17 +288,19 @@ static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *
 static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
+    const int gather = pl->cuts.ring->gather;
     const int64_t gift = gift_floats(s, pl->longest);
     const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int64_t keys = gather ? pl->cuts.length : pl->key_range; /* of a part */
     const int64_t row_floats = times(s->entries_q, s->dim);
     pl->buffer[0] = place(&pl->bytes, both, 1);
     pl->buffer[1] = place(&pl->bytes, both, 1);
-    pl->gift = place(&pl->bytes, gift, sizeof(float));
+    pl->gathered = place_gathered(pl);
+    pl->gift = place(&pl->bytes, gather ? gift_floats(s, pl->cuts.length) : gift, sizeof(float));
     pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
     pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
-    pl->part_dk = place(&pl->bytes, dv_at(s, pl->key_range), sizeof(float));
-    pl->part_dv =
-        place(&pl->bytes, times(times(s->entries_kv, s->dim_v), pl->key_range), sizeof(float));
+    pl->part_dk = place(&pl->bytes, dv_at(s, keys), sizeof(float));
+    pl->part_dv = place(&pl->bytes, times(times(s->entries_kv, s->dim_v), keys), sizeof(float));
     plan_sums(p, g, pl);
 }
 

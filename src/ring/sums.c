@@ -79,7 +79,7 @@ static void add_part_sums(ring_call *c, const ring_walk *rows)
     add_floats(slopes_of(c), floats_at(c, c->pl.part_sums), c->pl.slope_floats);
     if (from.data && !keeps_pairs(&from))
         add_bias(&to, &from, from.kept[ATTN_AXIS_ROW] ? rows->at : 0, keys ? part->key_begin : 0,
-                 keys ? part->key_begin + part->key_count : 1);
+                 keys ? part->key_begin + keys_held(&c->p) : 1);
 }
 
 /* take_sinks takes dsinks of this rank's rows, from parts of no keys. */
@@ -105,8 +105,9 @@ static attn_status take_sinks(ring_call *c)
 
 /* add_up_sums gives every rank the sums over the rows of all ranks, and returns what the ranks agree on.
  * Message t goes on from rank t mod the number of ranks. */
-static attn_status add_up_sums(ring_call *c, attn_status status)
+static attn_status add_up_sums(ring_call *c)
 {
+    attn_status status = ATTN_OK;
     const int ranks = c->pl.cuts.ranks, rank = c->pl.rank;
     const int64_t floats = c->pl.shared_floats, bytes = floats * (int64_t)sizeof(float);
     float *own = sinks_of(c), *arrived = floats_at(c, c->pl.arrived);
@@ -124,9 +125,10 @@ static attn_status add_up_sums(ring_call *c, attn_status status)
         else if (receives && !status)
             memcpy(own, arrived, (size_t)bytes);
     }
-    return agree_on_status(c->t, c->stats, status);
+    return floats ? agree_on_status(c->t, c->stats, status) : ATTN_OK;
 }
 
+/* write_floats makes NaN canonical; to may be from. */
 static void write_floats(float *to, const float *from, int64_t count)
 {
     int64_t i;

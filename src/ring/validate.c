@@ -134,14 +134,10 @@ static attn_status check_transport(const attn_ring *ring, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g,
-                                        const attn_ring *ring, text *why)
+static attn_status check_ring_gradients(const attn_params *p, const attn_gradients *g, text *why)
 {
     if (!g)
         return bad(why, ATTN_ERR_ARG, "gradients is NULL");
-    if (ring->gather)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "ring.gather", ring->gather,
-                         " has no gradients: the same layout without it does");
     if (!p->o.data)
         return bad(why, ATTN_ERR_ARG, "o.data is NULL: gradients need the o of the forward call");
     return ATTN_OK;
@@ -188,7 +184,7 @@ static attn_status check_query(const attn_params *p, const attn_gradients *g, in
         status = check_rows_cut(p, why);
     if (status)
         return status;
-    return gradients ? check_ring_gradients(p, g, ring, why) : check_ring_logits(p, ring, why);
+    return gradients ? check_ring_gradients(p, g, why) : check_ring_logits(p, ring, why);
 }
 
 /* take_local makes the call one of this rank's tensors: a part, packed as they are. */
