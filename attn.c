@@ -23419,9 +23419,31 @@ static dilated_run *open_own_run(dilated_ring *r)
     return run;
 }
 
+static void count_call(dilated_slot *w)
+{
+    const dilated_ring *r = w->run->ranks;
+    open_pairs(w);
+    r->stats->pairs += visible_pairs(&w->p);
+}
+
+/* count_pairs tells ring.stats of the pairs of this rank's rows. */
+static void count_pairs(dilated_run *run)
+{
+    const attn_params *p = &run->c.pr.p;
+    int64_t index;
+    int n;
+    for (index = 0; index < p->batch * p->num_heads_kv; index++) {
+        dilated_slot *w = open_slot(&run->c, run->c.slots, index);
+        for (n = 0; n < run->d.num_branches; n++)
+            each_call(w, n, count_call);
+    }
+}
+
 static attn_status compute_own_rows(dilated_ring *r)
 {
-    return run_list(open_own_run(r), strided_item);
+    dilated_run *run = open_own_run(r);
+    count_pairs(run);
+    return run_list(run, strided_item);
 }
 
 /* src/dilated_ring/backward.c - dilated attention over ranks, backward: each rank computes the gradients of its
@@ -23522,6 +23544,7 @@ OWN_FRAME static attn_status compute_own_gradients(dilated_ring *r)
     dilated_run *run = open_own_run(r);
     const attn_gradients *g = &r->own_g;
     run->calls = 1;
+    count_pairs(run);
     validate_gradients(&r->own, r->side->c.d, g, 1, &run->c.pr, &run->g, &why);
     return run_list(run, rank_item);
 }

@@ -178,15 +178,19 @@ static void single_case(const bench_case *sizes, case_list *list)
 
 /* ---- cases that processes share */
 
-/* Whether the path divides the case: that of a row of rings, else what --impl says, or zigzag. */
+/* Whether the path divides the case: that of a row of rings, else what --impl says, or zigzag, or runs
+ * where the case has branches. */
 static int is_shared(const path_list *paths, const bench_case *c, const bench_path *path)
 {
     const bench_path *const own = c->impl ? path_find(c->impl) : NULL;
-    if (!path->ring || c->dilated.branches || c->seq_q != c->seq_kv || c->shares != SHARES_NOTHING)
+    const path_ring usual = c->dilated.branches ? PATH_CONTIGUOUS : PATH_ZIGZAG;
+    if (!path->ring || c->seq_q != c->seq_kv || c->shares != SHARES_NOTHING)
         return 0;
     if (own && own->ring)
         return path == own;
-    return strcmp(c->preset, "dilated") && (paths->given || path->ring == PATH_ZIGZAG);
+    if (c->dilated.branches && path->ring != PATH_CONTIGUOUS)
+        return 0;
+    return strcmp(c->preset, "dilated") && (paths->given || path->ring == usual);
 }
 
 /* A row of rings has its ranks as its name. */
@@ -222,7 +226,7 @@ int choose_shared(const bench_options *o, int processes, path_list *paths, case_
     paths->given = 0; /* each case has its own */
     return list->n > 0 ||
            complain("no case here can be divided among processes: that needs as many "
-                    "rows as keys, without branches, for",
+                    "rows as keys, and branches the path ring, for",
                     "--mpi");
 }
 

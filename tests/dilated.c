@@ -247,6 +247,31 @@ static int sees(const dilated_case *c, const attn_dilated_branch *branch, int64_
     return !(p->window && p->window_right >= 0 && k - i > p->window_right);
 }
 
+/* The pairs of row i. */
+static double count_row(const dilated_case *c, const attn_dilated_branch *branch, int64_t b,
+                        int64_t h, int64_t i)
+{
+    const attn_params *p = &c->t.p;
+    double pairs = 0;
+    for (int64_t j = 0; j < p->seq_len_kv; j++) {
+        int64_t distance;
+        pairs += sees(c, branch, b, h, p->seq_len_kv - p->seq_len_q + i, j, &distance);
+    }
+    return pairs;
+}
+
+double dilated_count(const dilated_case *c)
+{
+    const attn_params *p = &c->t.p;
+    double pairs = 0;
+    for (int n = 0; n < c->d.num_branches; n++)
+        for (int64_t b = 0; b < p->batch; b++)
+            for (int64_t h = 0; h < p->num_heads_q; h++)
+                for (int64_t i = 0; i < p->seq_len_q; i++)
+                    pairs += count_row(c, &c->branches[n], b, h, i);
+    return pairs;
+}
+
 static double slope_of(const attn_params *p, int64_t b, int64_t h)
 {
     return p->alibi_slopes != NULL ? (double)p->alibi_slopes[b * step_of(p->alibi_stride) + h] : 0;

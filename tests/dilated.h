@@ -25,6 +25,8 @@ void dilated_branches(dilated_case *c);
 attn_params dilated_params(const attn_params *p);
 /* Holds the outputs of a call to the two definitions of tests/dilated.c. */
 void dilated_check(const dilated_case *c);
+/* The pairs of all heads and branches, of a call whose masks are causal, window and prefix. */
+double dilated_count(const dilated_case *c);
 /* attn_dilated_forward in a workspace of the size asked for; nonzero when it went well. */
 int dilated_run(const attn_params *p, const attn_dilated *d);
 /* Whether there is a call of attn_forward that is the same softmax. */

@@ -50,6 +50,15 @@ static int run_job(job *j, int ranks)
     return well & CHECK(balance == 0, "%.0f bytes sent and not received", balance);
 }
 
+/* Ranks count each pair once. */
+static void check_pairs(const job *j, int ranks, double expected)
+{
+    double pairs = 0;
+    for (int r = 0; r < ranks; r++)
+        pairs += j->out[r].stats.pairs;
+    CHECK(pairs == expected, "%.0f pairs computed, there are %.0f", pairs, expected);
+}
+
 /* ---- random calls ---------------------------------------------------------------------------- */
 
 /* Ranges of any lengths, which ranks hold in any order. */
@@ -108,7 +117,8 @@ static void compare_ranks(int ranks, int most_features, int64_t most_positions, 
     if (!stored && most_positions < 500)
         dilated_check(&c);
     random_ranks(&c, ranks, &u, &on);
-    run_job(&j, ranks);
+    if (run_job(&j, ranks) && most_features == 0 && !stored)
+        check_pairs(&j, ranks, dilated_count(&c));
 }
 
 static void compare_gradients(int ranks, int64_t most_positions)

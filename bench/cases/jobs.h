@@ -160,6 +160,7 @@ typedef struct rings_rank rings_rank;
 
 typedef struct rings_job {
     const bench_case *c;
+    const dilated_job *dilated;      /* of the case, dense or not */
     attn_ring ring;                  /* but for transport and stats, which each rank has */
     int num_ranks;                   /* 0 = the case is not divided */
     int canonical;                   /* the result has the bits of one process */
@@ -168,7 +169,8 @@ typedef struct rings_job {
 } rings_job;
 
 /* Sets what the job says of a call by a path of a ring; otherwise num_ranks becomes 0. */
-void rings_describe(const bench_case *c, const bench_path *path, int ranks, rings_job *job);
+void rings_describe(const bench_case *c, const bench_path *path, int ranks,
+                    const dilated_job *dilated, rings_job *job);
 
 /* Whether the case can be divided; 0 with a sentence. */
 int rings_possible(const rings_job *job, char *why, size_t why_bytes);

@@ -55,7 +55,7 @@ const case_row dilated_rows[] = {
     { "backward", "strided lse, head groups", USUAL "backward=1 groups=1", NULL, NULL },
     { "backward", "strided lse, memory anew", USUAL "backward=1 memory_anew=1", NULL, NULL },
     { "backward", "strided mean", USUAL "backward=1 mean=1", NULL, NULL },
-    /* Each way to divide the sequence, 1, 2, 4, ... ranks in turn; a gathering ring has no gradients. */
+    /* Each way to divide the sequence, 1, 2, 4, ... ranks in turn. */
     { "ring", "{ranks}", "group=1 shares=threads ranks=doubled", NULL, "ring" },
     { "ring", "{ranks}", "group=2 shares=threads ranks=doubled", NULL, "ring_zigzag" },
     { "ring", "{ranks}", "group=3 shares=threads ranks=doubled", NULL, "ring_striped" },
@@ -65,6 +65,11 @@ const case_row dilated_rows[] = {
       "ring_zigzag" },
     { "ring, backward", "{ranks}", "backward=1 group=3 shares=threads ranks=doubled", "",
       "ring_striped" },
+    { "ring, backward", "{ranks}", "backward=1 group=4 shares=threads ranks=doubled", NULL,
+      "all_gather" },
+    { "ring, branches", "{ranks}", USUAL "shares=threads ranks=doubled", NULL, "ring" },
+    { "ring, branches, backward", "{ranks}", USUAL "backward=1 shares=threads ranks=doubled", NULL,
+      "ring" },
     { 0 },
 };
 
@@ -86,7 +91,7 @@ int dilated_finish(const preset_choice *want, bench_case *c)
     const int ring = !strncmp(c->scenario, "ring", 4);
     if (want->dilated.branches && !ring && !is_way(c))
         return 0;
-    if (ring || c->shares == SHARES_NOTHING)
+    if (!c->dilated.branches && (ring || c->shares == SHARES_NOTHING))
         return 1;
     if (want->dilated.branches) {
         c->dilated.branches = want->dilated.branches;

@@ -40,13 +40,15 @@ struct rings_rank {
 
 /* ---- what is asked for */
 
-void rings_describe(const bench_case *c, const bench_path *path, int ranks, rings_job *job)
+void rings_describe(const bench_case *c, const bench_path *path, int ranks,
+                    const dilated_job *dilated, rings_job *job)
 {
     enum { SHARD = 1024, STRIPES = 4 }; /* stripes: of a rank; of a zig-zag two */
     const int runs = path->ring == PATH_STRIPED ? STRIPES : 2;
     const int64_t fair = c->seq_kv / (runs * ranks);
     memset(job, 0, sizeof *job);
     job->c = c;
+    job->dilated = dilated;
     if (path->ring == PATH_ONE_PROCESS)
         return;
     job->num_ranks = ranks;
@@ -68,8 +70,8 @@ int rings_possible(const rings_job *job, char *why, size_t why_bytes)
         reason = "a ring cuts rows and keys alike: as many of both";
     if (c->keys.kind != KEYS_PLAIN || c->appends)
         reason = "the bench has rings of plain arrays";
-    if (c->dilated.branches)
-        reason = "the bench has rings of dense attention";
+    if (c->dilated.branches && (job->ring.layout || job->ring.gather))
+        reason = "branches are divided in runs: path ring";
     if (reason)
         snprintf(why, why_bytes, "%s", reason);
     return !reason;
@@ -133,13 +135,40 @@ static attn_params params_of(const rings_job *job, const attn_params *p)
     return own;
 }
 
+/* The branches of the case; NULL = it is dense. */
+static const attn_dilated *branches_of(const rings_job *job)
+{
+    return job->dilated->d.num_branches ? &job->dilated->d : NULL;
+}
+
 static attn_status size_of_rank(const rings_job *job, const attn_params *p, const attn_gradients *g,
                                 int rank, size_t *bytes)
 {
     const attn_transport transport = query_of(job, rank);
     const attn_ring ring = ring_of(job, &transport, NULL);
+    const attn_dilated *const d = branches_of(job);
+    if (d)
+        return g ? attn_dilated_ring_backward_workspace_size(p, d, g, &ring, bytes)
+                 : attn_dilated_ring_workspace_size(p, d, &ring, bytes);
     return g ? attn_ring_backward_workspace_size(p, g, &ring, bytes)
              : attn_ring_workspace_size(p, &ring, bytes);
+}
+
+/* Why the call of rank 0 is refused. */
+static void say_why(const rings_job *job, const attn_params *p, const attn_gradients *g, char *why,
+                    size_t why_bytes)
+{
+    const attn_transport transport = query_of(job, 0);
+    const attn_ring ring = ring_of(job, &transport, NULL);
+    const attn_dilated *const d = branches_of(job);
+    if (d && g)
+        attn_dilated_ring_backward_check(p, d, g, &ring, NULL, 0, why, why_bytes);
+    else if (d)
+        attn_dilated_ring_check(p, d, &ring, NULL, 0, why, why_bytes);
+    else if (g)
+        attn_ring_backward_check(p, g, &ring, NULL, 0, why, why_bytes);
+    else
+        attn_ring_check(p, &ring, NULL, 0, why, why_bytes);
 }
 
 attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradients *g, size_t *bytes,
@@ -156,13 +185,9 @@ attn_status rings_size(rings_job *job, const attn_params *p, const attn_gradient
         status = size_of_rank(job, &own, g, rank, &one);
         *bytes += one;
     }
-    job->canonical = status == ATTN_OK && info.canonical;
-    if (status == ATTN_OK)
-        return status;
-    if (g)
-        attn_ring_backward_check(&own, g, &ring, NULL, 0, why, why_bytes);
-    else
-        attn_ring_check(&own, &ring, NULL, 0, why, why_bytes);
+    job->canonical = status == ATTN_OK && (info.canonical || branches_of(job));
+    if (status != ATTN_OK)
+        say_why(job, &own, g, why, why_bytes);
     return status;
 }
 
@@ -302,13 +327,23 @@ int rings_make(rings_job *job, const attn_params *p, const attn_gradients *g)
 
 /* ---- the call */
 
+static attn_status call_rank(rings_rank *r, const attn_transport *transport)
+{
+    const attn_ring ring = ring_of(r->job, transport, &r->stats);
+    const attn_dilated *const d = branches_of(r->job);
+    void *const workspace = r->workspace;
+    const size_t bytes = r->workspace_bytes;
+    if (d)
+        return r->backward ? attn_dilated_ring_backward(&r->p, d, &r->g, &ring, workspace, bytes)
+                           : attn_dilated_ring_forward(&r->p, d, &ring, workspace, bytes);
+    return r->backward ? attn_ring_backward(&r->p, &r->g, &ring, workspace, bytes)
+                       : attn_ring_forward(&r->p, &ring, workspace, bytes);
+}
+
 static void run_rank(void *arg, const attn_transport *transport)
 {
     rings_rank *const r = &((rings_job *)arg)->ranks[transport->rank];
-    const attn_ring ring = ring_of(r->job, transport, &r->stats);
-    r->status = r->backward
-                    ? attn_ring_backward(&r->p, &r->g, &ring, r->workspace, r->workspace_bytes)
-                    : attn_ring_forward(&r->p, &ring, r->workspace, r->workspace_bytes);
+    r->status = call_rank(r, transport);
 }
 
 attn_status rings_call(rings_job *job)

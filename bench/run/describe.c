@@ -164,7 +164,7 @@ int run_set_params(bench_context *x, bench_run *run, bench_result *r)
     if (!mask_set(c, p, &run->mask))
         return run_skip(r, "no memory for the mask");
     dilated_describe(c, &run->dilated);
-    rings_describe(c, run->path, c->ranks ? c->ranks : (int)r->threads, &run->rings);
+    rings_describe(c, run->path, c->ranks ? c->ranks : (int)r->threads, &run->dilated, &run->rings);
     r->ranks = run->rings.num_ranks;
     r->processes = c->ranks;
     if (!run_watched(x, RUN_DESCRIBED, run, r))

@@ -7,7 +7,14 @@
 
 #include "../../tests/sampled.h"
 
-/* One call with plain arrays, on the CPU where the path has its bits. */
+static attn_status plain_size(const bench_run *run, const attn_params *p, size_t *bytes)
+{
+    char why[200];
+    return run_is_dilated(run) ? dilated_size(&run->dilated, p, NULL, bytes, why, sizeof why)
+                               : attn_workspace_size(p, bytes);
+}
+
+/* One call with plain arrays, on the CPU where the path has its bits, by one process. */
 static int call_plain(bench_run *run)
 {
     attn_params p = run->plain;
@@ -15,10 +22,12 @@ static int call_plain(bench_run *run)
     p.key_base = run->p.key_base;
     if (run->path->device == PATH_EXACT)
         p.backend = NULL;
-    if (attn_workspace_size(&p, &need) != ATTN_OK)
+    if (plain_size(run, &p, &need) != ATTN_OK)
         return 0;
     void *const workspace = malloc(need);
-    const int done = workspace && attn_forward(&p, workspace, need) == ATTN_OK;
+    const int done =
+        workspace && (run_is_dilated(run) ? dilated_call(&run->dilated, &p, NULL, workspace, need)
+                                          : attn_forward(&p, workspace, need)) == ATTN_OK;
     free(workspace);
     return done;
 }

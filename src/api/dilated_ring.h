@@ -37,8 +37,8 @@
  * Errors. They are those of attn_ring_forward. But rows are written as they are computed: if
  *   p.parallel_for fails on a rank, all ranks return that and o, lse and stats, or dq, dk and dv, may
  *   be written.
- *   Whatever fails before leaves them untouched. ring.stats has no pairs, calls, skipped and states
- *   that wait.
+ *   Whatever fails before leaves them untouched.
+ * Statistics. ring.stats counts the pairs of all branches, but no calls, skipped ones and states that wait.
  * Stack. It stays below 8 KiB in every build measured (tests/stack.sh).
  */
 #pragma once

@@ -184,11 +184,20 @@ static bench_case *ring_case(int64_t length, int ranks)
     return list.cases;
 }
 
-static void check_ring(bench_context *x, const char *path, int ranks, int backward)
+/* Segments that ranks share, and such as lie within one. */
+static void set_branches(bench_case *c)
+{
+    const case_dilated d = { .branches = 2, .segment = { 32, 150 }, .dilation = { 1, 3 } };
+    c->dilated = d;
+}
+
+static void check_ring(bench_context *x, const char *path, int ranks, int backward, int branches)
 {
     bench_result r;
     bench_case *const c = ring_case(150, ranks);
     c->backward = backward;
+    if (branches)
+        set_branches(c);
     for (int fault = 0; fault < 3; fault++) {
         faults.spoil = fault == 1;
         faults.ranks = fault == 2;
@@ -225,16 +234,23 @@ static void check_rings(bench_context *x)
         return;
     for (size_t n = 0; n < sizeof rings / sizeof *rings; n++)
         for (int ranks = 1; ranks <= 3; ranks++)
-            for (int backward = 0; backward < (n < 3 ? 2 : 1); backward++)
-                check_ring(x, rings[n], ranks, backward);
+            for (int backward = 0; backward < 2; backward++)
+                check_ring(x, rings[n], ranks, backward, 0);
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int backward = 0; backward < 2; backward++)
+            check_ring(x, "ring", ranks, backward, 1);
     check_ring_figures(x);
     pool_destroy(x->workers);
     x->workers = before;
     memset(&case_of(5, 1)->dilated, 0, sizeof(case_dilated));
     run_case(x, list.cases, "ring", &r);
     expect(strstr(r.skipped, "as many of both") != NULL, "fewer rows than keys: no ring", 0);
-    run_case(x, case_of(2, 1), "ring", &r);
-    expect(strstr(r.skipped, "rings of dense attention") != NULL, "no ring of dilated", 0);
+    for (size_t n = 1; n < sizeof rings / sizeof *rings; n++) {
+        bench_case *const c = ring_case(150, 2);
+        set_branches(c);
+        run_case(x, c, rings[n], &r);
+        expect(strstr(r.skipped, "branches are divided in runs") != NULL, rings[n], 0);
+    }
 }
 
 /* ---- the list, and what the command line leaves of it */
@@ -268,7 +284,7 @@ static int has_shape(const bench_case *c)
            c->seq_kv == 8192 && c->head_dim == 64 && c->head_dim_v == 64;
 }
 
-/* In groups that fit, each begins with what the others are compared with. */
+/* In groups that fit, each begins with what the others are compared with: dense attention, or one rank. */
 static int groups_fit(void)
 {
     int good = 1;
@@ -277,7 +293,7 @@ static int groups_fit(void)
         const int begins = !i || c->group != c[-1].group || strcmp(c->scenario, c[-1].scenario);
         length = begins ? 1 : length + 1;
         good &= length <= RUN_MAX_GROUP && c->group > 0 && begins == !c->shares;
-        good &= !begins || !is_dilated(c);
+        good &= !begins || !is_dilated(c) || (c->impl && !strcmp(c->impl, "ring"));
     }
     return good;
 }
