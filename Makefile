@@ -87,7 +87,7 @@ SIMD_DEFINES := $(if $(filter avx512,$(SIMD)),-DATTN_SIMD_AVX512) \
 RUNNABLE_SIMD = $(filter-out $(shell test -r /proc/cpuinfo && ! grep -qw avx512f /proc/cpuinfo && \
                   echo avx512),$(SIMD))
 # The second implementation of docs/canon.md contains nothing of the library.
-CANON   := tests/canon.c tests/canon_backward.c
+CANON   := tests/canon.c tests/canon_backward.c tests/canon_index.c
 # The bench checks what it times with these.
 BENCH_CHECKS := $(sort $(wildcard tests/sampled*.c)) tests/kernel_tiles.c tests/tuned_bits.c
 # These are programs of their own; everything else in tests/ is the test program.

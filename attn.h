@@ -2276,7 +2276,7 @@ typedef struct attn_ring_stats {
  * rank, except transport's rank and user, fetch and stats. */
 typedef struct attn_ring {
     int layout;  /* attn_ring_layout */
-    int gather;  /* nonzero brings all keys to every rank, then makes one call for each range of rows */
+    int gather;  /* nonzero brings all keys to every rank, and only then computes */
     int arrival; /* nonzero merges states in the order of arrival: fewer states, not canonical */
     /* Runs are cut at multiples of this number of positions, except in CUSTOM layouts; 0 means
      * 1024. */

@@ -690,4 +690,5 @@ TEST_GROUP(bits, RUN_EACH_SET, "golden hashes of the canonical order")
         check_case(&f, quick);
     }
     check_gradients(quick);
+    check_index(quick);
 }

@@ -66,7 +66,8 @@ int between(int low, int x, int high);
 /* Not to be repeated where products are slow. */
 int is_large(const bits_case *c);
 enum { ONCE = 2 }; /* of quick: see bits.c */
-/* The cases of attn_backward. */
+/* The cases of attn_backward, and of attn_index. */
 void check_gradients(int quick);
+void check_index(int quick);
 
 #endif

@@ -33,7 +33,8 @@ enum {
     BITS_RECENT_V,
     BITS_ROWS_K,
     BITS_ROWS_V,
-    BITS_MEAN
+    BITS_MEAN,
+    BITS_WEIGHT
 };
 enum { BITS_BIAS_ON = 1, BITS_BIAS_HOLES, BITS_BIAS_POISON, BITS_BIAS_POISON_KV }; /* .bias */
 enum { BITS_BATCH = 1, BITS_HEADS = 2, BITS_ROWS = 4, BITS_KEYS = 8 }; /* axes of the bias */
@@ -68,7 +69,8 @@ typedef struct bits_case {
     int scaled;      /* k and v are of i8 with scales by key or by channel; .units may be BITS_I8 */
     int cached;      /* k and v, scaled by channel, are what a cache makes of rows in f32 */
     int centered;    /* the cache takes c.k_mean from them */
-    int top;         /* p.insight.top, and the entropy; 0 = neither */
+    int top;         /* p.insight.top, and the entropy; 0 = neither; of attn_index its top_k */
+    int linear;      /* ATTN_INDEX_LINEAR */
     uint32_t below;  /* bits of p.skip.below */
     int poison_rows; /* the first rows of q and dout are NaN or Inf; they see no key,
                            * for which a bias of rows and keys cares */
@@ -485,6 +487,20 @@ static const bits_case bits_gradient_cases[] = {
       .bias = BITS_BIAS_HOLES, .bias_dtype = BITS_BF16, .causal = 1, .shift = 4, .lse_alone = 1 },
 };
 
+/* attn_index, whose heads all have weights. */
+static const bits_case bits_index_cases[] = {
+    { "relu", 4, 1, 9, 300, 64, .top = 32, .causal = 1, .outliers = 1 },
+    { "linear", 6, 2, 9, 300, 40, .top = 5, .linear = 1, .batch = 2, .shift = 2 },
+    { "f16", 4, 2, 7, 200, 80, .top = 16, .dtype = BITS_F16, .causal = 1 },
+    { "q8_0", 4, 1, 9, 300, 64, .top = 24, .units = BITS_Q8_0, .causal = 1, .outliers = 1 },
+    { "q4_0-rotated", 4, 1, 5, 200, 128, .top = 24, .units = BITS_Q4_0, .rotated = 1 },
+    { "few-keys", 3, 1, 20, 40, 24, .top = 30, .causal = 1 },
+    { "window-left", 4, 2, 9, 200, 33, .top = 12, .batch = 3, .ragged = 41, .left = 7, .causal = 1,
+      .window = 1, .window_left = 60, .key_base = 1021 },
+    { "long", 8, 1, 3, 2309, 32, .top = 256, .causal = 1, .shift = 2 },
+};
+
+#define BITS_INDEX_CASES ((int)(sizeof bits_index_cases / sizeof bits_index_cases[0]))
 #define BITS_CASES ((int)(sizeof bits_cases / sizeof bits_cases[0]))
 #define BITS_GRADIENT_CASES ((int)(sizeof bits_gradient_cases / sizeof bits_gradient_cases[0]))
 #define BITS_SEED UINT64_C(0x0123456789abcdef) /* of the dropout */
@@ -787,6 +803,12 @@ static inline uint32_t bits_sink(const bits_case *c, uint32_t head)
 static inline uint32_t bits_slope(const bits_case *c, uint32_t head)
 {
     return bits_number(bits_random(c, BITS_SLOPE, head), 1, 4, -2, BITS_F32) & 0x7fffffffu;
+}
+
+/* Of attn_index: row (b, i) and head h have number (b * sq + i) * hq + h. */
+static inline uint32_t bits_weight(const bits_case *c, uint32_t at)
+{
+    return bits_number(bits_random(c, BITS_WEIGHT, at), 1, 8, 0, BITS_F32);
 }
 
 #endif

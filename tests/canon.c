@@ -817,6 +817,23 @@ void forward_row(row *r, const bits_case *c, int b, int h, int i)
     finish_row(r);
 }
 
+void score_row(row *r, const bits_case *c, int b, int h, int i, f32 *x)
+{
+    int j;
+    r->c = c;
+    r->b = b;
+    r->h = h;
+    r->i = i;
+    begin_row(r);
+    load_query(r);
+    r->factor = inverse_root((uint64_t)c->d);
+    for (j = 0; j < r->keys; j++) {
+        r->alive[j] = (char)visible(r, j);
+        if (r->alive[j])
+            x[j] = score(r, j);
+    }
+}
+
 /* ---- hashes --------------------------------------------------------------------------------- */
 
 typedef struct hashes {
@@ -941,15 +958,19 @@ typedef struct report {
 static const char head[] =
     "/* golden.h - hashes of the cases of bits_data.h, numerics version 2: FNV-1a over o, and\n"
     " * over LSE, statistics, states and logits; of gradients over dq, dk, dv, and dbias, dsinks,\n"
-    " * dslopes.\n"
+    " * dslopes; of attn_index over its lists and their scores.\n"
     " * Written by `canon --golden`; a change is a major version.\n"
     " * SPDX-License-Identifier: MIT\n */\n#ifndef GOLDEN_H\n#define GOLDEN_H\n\n"
     "#include <stdint.h>\n\ntypedef struct golden_hash {\n    const char *name;\n"
     "    uint64_t o, rest;\n} golden_hash;\n\ntypedef struct golden_gradient {\n"
     "    const char *name;\n    uint64_t dq, dk, dv, rest;\n} golden_gradient;\n\n"
+    "typedef struct golden_index {\n    const char *name;\n"
+    "    uint64_t keys, scores;\n} golden_index;\n\n"
     "static const golden_hash golden[] = {\n";
 
-static const char between[] = "};\n\nstatic const golden_gradient golden_gradients[] = {\n";
+static const char before_gradients[] =
+    "};\n\nstatic const golden_gradient golden_gradients[] = {\n";
+static const char before_indices[] = "};\n\nstatic const golden_index golden_indices[] = {\n";
 
 static void print_case(const report *a, const char *name, const uint64_t *hash, int count)
 {
@@ -1014,6 +1035,22 @@ static void report_gradients(report *a)
     }
 }
 
+static void report_indices(report *a)
+{
+    const int known = (int)(sizeof golden_indices / sizeof golden_indices[0]);
+    int n;
+    for (n = 0; n < BITS_INDEX_CASES; n++) {
+        const golden_index *g = &golden_indices[n < known ? n : 0];
+        uint64_t want[2] = { g->keys, g->scores }, hash[2];
+        index_hashes x;
+        current = bits_index_cases[n].name;
+        x = index_of_case(&bits_index_cases[n]);
+        hash[0] = x.keys;
+        hash[1] = x.scores;
+        report_case(a, current, hash, 2, n < known ? g->name : NULL, want);
+    }
+}
+
 int main(int argc, char **argv)
 {
     report a = { 0, 0, 0, 0 };
@@ -1025,8 +1062,11 @@ int main(int argc, char **argv)
         fputs(head, stdout);
     report_forward(&a);
     if (a.as_header)
-        fputs(between, stdout);
+        fputs(before_gradients, stdout);
     report_gradients(&a);
+    if (a.as_header)
+        fputs(before_indices, stdout);
+    report_indices(&a);
     if (a.as_header)
         fputs("};\n\n#endif\n", stdout);
     else if (!a.as_text)

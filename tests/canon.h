@@ -69,6 +69,9 @@ f32 keep_factor(const bits_case *c); /* 1 / (1 - dropout_p) */
 /* O and LSE of row (b, h, i) of a case, and all the rest of *r. */
 void forward_row(row *r, const bits_case *c, int b, int h, int i);
 
+/* The scores of attn_index by one head: x[j] for each key that the row sees, of which alive[j] tells. */
+void score_row(row *r, const bits_case *c, int b, int h, int i, f32 *x);
+
 /* ---- hashes: FNV-1a, 64 bits, least significant byte first */
 
 #define EMPTY_HASH UINT64_C(0xcbf29ce484222325)
@@ -81,5 +84,11 @@ typedef struct gradient_hashes {
 } gradient_hashes;
 
 gradient_hashes gradients_of_case(const bits_case *c); /* canon_backward.c */
+
+typedef struct index_hashes {
+    uint64_t keys, scores;
+} index_hashes;
+
+index_hashes index_of_case(const bits_case *c); /* canon_index.c */
 
 #endif

@@ -1,6 +1,6 @@
 /* golden.h - hashes of the cases of bits_data.h, numerics version 2: FNV-1a over o, and
  * over LSE, statistics, states and logits; of gradients over dq, dk, dv, and dbias, dsinks,
- * dslopes.
+ * dslopes; of attn_index over its lists and their scores.
  * Written by `canon --golden`; a change is a major version.
  * SPDX-License-Identifier: MIT
  */
@@ -18,6 +18,11 @@ typedef struct golden_gradient {
     const char *name;
     uint64_t dq, dk, dv, rest;
 } golden_gradient;
+
+typedef struct golden_index {
+    const char *name;
+    uint64_t keys, scores;
+} golden_index;
 
 static const golden_hash golden[] = {
     { "x1", UINT64_C(0x4226b95e6e6e09ed), UINT64_C(0x221cbf0ca79d32a7) },
@@ -306,6 +311,17 @@ static const golden_gradient golden_gradients[] = {
       UINT64_C(0xdde7796776a71b2f), UINT64_C(0x7ca1733e353c44df) },
     { "lse-alone-bf16", UINT64_C(0xc79b0f5b7d709dc9), UINT64_C(0x0831824b1778fa76),
       UINT64_C(0xa58140871874aac1), UINT64_C(0xb4b49929b4571697) },
+};
+
+static const golden_index golden_indices[] = {
+    { "relu", UINT64_C(0xe178535f3bbe3463), UINT64_C(0xb391c40452e516d6) },
+    { "linear", UINT64_C(0x6efc3fd65b01f002), UINT64_C(0x90d3c1bffd4fd3fc) },
+    { "f16", UINT64_C(0x4084e234fa253d7a), UINT64_C(0x5b6bfcf93810a372) },
+    { "q8_0", UINT64_C(0xe8e04a90a16d97d6), UINT64_C(0x36eb22e4d5f0c153) },
+    { "q4_0-rotated", UINT64_C(0x261665496f81866e), UINT64_C(0x4cb033df45e6412e) },
+    { "few-keys", UINT64_C(0x55305a0f8c4b8f14), UINT64_C(0x217dfd7da040b8fc) },
+    { "window-left", UINT64_C(0x41810fdf1763a24e), UINT64_C(0x12b598580a0a04d6) },
+    { "long", UINT64_C(0x10711499a8f5be30), UINT64_C(0xc48a7984347e5a87) },
 };
 
 #endif

@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.." || exit 1
 out=${1:-build/hash}
 jobs=${JOBS:-2}
 groups="bits rope"
-sources="bits bits_backward rope"
+sources="bits bits_backward bits_index rope"
 
 # compiler | options of attn.c and of linking | what may happen: `bits`, or `refuse` = also #error
 # that names an option to add
