@@ -3682,9 +3682,9 @@ typedef struct call_field {
 
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
-    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    RECENT_KEYS = BY_FINISH | BY_INDEX, /* or attn_forward alone */
     /* Whoever reads keys where a cache has them. */
-    IN_CACHE = NO_CACHE | BY_PART | BY_GRADIENTS | BY_DECODE,
+    IN_CACHE = BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -3751,15 +3751,15 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, IN_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
-    { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
-    { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
-    { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
-    { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(recent.num_entries, F_INT64, NO_CACHE, 0, MOST) },
-    { DTYPE(recent.k.dtype, NO_CACHE) },
-    { DTYPE(recent.v.dtype, NO_CACHE) },
-    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, NO_CACHE) },
-    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
+    { VALUE(recent.keys, F_INT64, RECENT_KEYS & ~BY_INDEX, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.ring, F_INT64, RECENT_KEYS, 0, MOST) },
+    { PER_SEQUENCE(recent.begin, F_I64, RECENT_KEYS, 0, MOST_KEY_BASE) },
+    { LIST(recent.entries, F_I32, RECENT_KEYS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(recent.num_entries, F_INT64, RECENT_KEYS, 0, MOST) },
+    { DTYPE(recent.k.dtype, RECENT_KEYS) },
+    { DTYPE(recent.v.dtype, RECENT_KEYS) },
+    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, RECENT_KEYS) },
+    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, RECENT_KEYS) },
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, NO_DILATED | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
@@ -15790,11 +15790,10 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
- * other, wherever a cache has them, for pages that sequences share would be written by each. */
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have the keys of each sequence,
+ * wherever a cache has them, for pages that sequences share would be written by each. */
 static call_axes gradient_axes(const attn_params *p, call_axes x)
 {
-    x.count[AXIS_ENTRY] = p->batch;
     x.count[AXIS_KEY] = keys_held(p);
     return x;
 }
@@ -15902,6 +15901,22 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     return status;
 }
 
+/* gradient_row tells where key j of a sequence has its row in dk and dv: sequence_of without what a cache
+ * adds. */
+static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
+{
+    return s->kv_row - entry32(p->kv_rows.begin, s->b, 0) - p->part.key_row + j;
+}
+
+/* end_of_gradients is an end_of_use_fn for dk and dv, which a cache does not scatter, and for the rest. */
+static int64_t end_of_gradients(const attn_params *p, int axis, int64_t count, int64_t b)
+{
+    const sequence s = sequence_of(p, b);
+    if (axis == AXIS_KEY)
+        return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
+    return end_of_use(p, axis, count, b);
+}
+
 /* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
@@ -15919,6 +15934,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     attn_status status;
     int i;
     leave_out_unused(p, &sets[0]);
+    sets[0].end_of_use = end_of_gradients;
     leave_out_unused(p, &sets[1]);
     status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {
@@ -16828,13 +16844,6 @@ typedef struct region {
     int64_t head0, head1, i0, i1, from, to;
     int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
-
-/* gradient_row tells where key j of a sequence has its row in dk and dv: sequence_of without what a cache
- * adds. */
-static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
-{
-    return s->kv_row - entry32(p->kv_rows.begin, s->b, 0) - p->part.key_row + j;
-}
 
 /* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
@@ -21177,7 +21186,7 @@ typedef struct ring_plan {
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered, logit_rows;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
+    int64_t gift, dq, part_dq, part_keys; /* The backward call has these. */
     int64_t sink_floats, slope_floats, sum_floats;
     int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
     attn_sum_axes
@@ -21433,19 +21442,19 @@ static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *
 static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
-    const int gather = pl->cuts.ring->gather;
-    const int64_t gift = gift_floats(s, pl->longest);
-    const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int gather = pl->cuts.ring->gather; /* Then gradients travel after the keys. */
+    const int64_t shard = shard_bytes(s, pl->longest), gift = gift_floats(s, pl->longest);
+    const int64_t gift_room = times(gift, sizeof(float));
+    const int64_t message = gather ? max64(shard, gift_room) : plus(shard, gift_room);
     const int64_t keys = gather ? pl->cuts.length : pl->key_range; /* of a part */
     const int64_t row_floats = times(s->entries_q, s->dim);
-    pl->buffer[0] = place(&pl->bytes, both, 1);
-    pl->buffer[1] = place(&pl->bytes, both, 1);
+    pl->buffer[0] = place(&pl->bytes, message, 1);
+    pl->buffer[1] = place(&pl->bytes, message, 1);
     pl->gathered = place_gathered(pl);
-    pl->gift = place(&pl->bytes, gather ? gift_floats(s, pl->cuts.length) : gift, sizeof(float));
+    pl->gift = place(&pl->bytes, gather ? gift_floats(s, keys) : gift, sizeof(float));
     pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
     pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
-    pl->part_dk = place(&pl->bytes, dv_at(s, keys), sizeof(float));
-    pl->part_dv = place(&pl->bytes, times(times(s->entries_kv, s->dim_v), keys), sizeof(float));
+    pl->part_keys = place(&pl->bytes, gift_floats(s, keys), sizeof(float));
     plan_sums(p, g, pl);
 }
 
@@ -21883,8 +21892,7 @@ static void scatter_range(char *to, const char *from, int64_t entries, int64_t b
                (size_t)(keys->range.count * bytes));
 }
 
-/* gather_shard returns nonzero when all keys have come. */
-static int gather_shard(ring_call *c, const ring_shard *shard)
+static void gather_shard(ring_call *c, const ring_shard *shard)
 {
     const ring_shape *s = &c->pl.shape;
     const ring_cut *cuts = &c->pl.cuts;
@@ -21897,6 +21905,12 @@ static int gather_shard(ring_call *c, const ring_shard *shard)
         scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
                       room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
     }
+}
+
+/* is_last tells whether no further shard will come. */
+static int is_last(const ring_call *c, const ring_shard *shard)
+{
+    const ring_cut *cuts = &c->pl.cuts;
     return shard->source == source_at(cuts, c->pl.rank, cuts->ranks - 1);
 }
 
@@ -22095,13 +22109,14 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     return status ? status : logits_of_shard(c, shard);
 }
 
-/* compute_gathered computes this rank's rows against all keys at once, when the last have come. */
+/* compute_gathered keeps a shard, and computes this rank's rows against all keys when it is the last. */
 static attn_status compute_gathered(ring_call *c, const ring_shard *shard)
 {
     const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    if (!gather_shard(c, shard))
+    gather_shard(c, shard);
+    if (!is_last(c, shard))
         return ATTN_OK;
     set_gathered_keys(c);
     status = compute_rows(c, &slot);
@@ -22342,8 +22357,8 @@ static void set_part_gradients(ring_call *c)
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
     c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
-    c->g.dk.data = zeros_at(c, c->pl.part_dk, s->entries_kv * keys * s->dim);
-    c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
+    c->g.dk.data = zeros_at(c, c->pl.part_keys, gift_floats(s, keys));
+    c->g.dv.data = floats_at(c, c->pl.part_keys) + dv_at(s, keys);
 }
 
 /* add_part_rows adds dq of a part to that of this rank. */
@@ -22354,17 +22369,25 @@ static void add_part_rows(const ring_call *c, const ring_walk *rows)
     add_rows(&to, &from, rows->range.count, c->pl.shape.entries_q, c->pl.shape.dim);
 }
 
+/* add_key_rows adds dk and dv of `count` keys to those of others. Where data of either points, dk lies, and
+ * behind its length dv. */
+static void add_key_rows(const ring_shape *s, const gradient_rows *to, const gradient_rows *from,
+                         int64_t count)
+{
+    gradient_rows dv = *to, from_dv = *from;
+    dv.data += dv_at(s, to->length);
+    from_dv.data += dv_at(s, from->length);
+    add_rows(to, from, count, s->entries_kv, s->dim);
+    add_rows(&dv, &from_dv, count, s->entries_kv, s->dim_v);
+}
+
 /* add_part_keys adds dk and dv of a part to those of the keys from `at` on of `length`. */
 static void add_part_keys(const ring_call *c, int64_t length, int64_t at)
 {
-    const ring_shape *s = &c->pl.shape;
     const int64_t keys = keys_held(&c->p);
-    float *gift = floats_at(c, c->pl.gift);
-    const gradient_rows dk = { gift, length, at }, dv = { gift + dv_at(s, length), length, at };
-    const gradient_rows part_dk = { floats_at(c, c->pl.part_dk), keys, 0 };
-    const gradient_rows part_dv = { floats_at(c, c->pl.part_dv), keys, 0 };
-    add_rows(&dk, &part_dk, keys, s->entries_kv, s->dim);
-    add_rows(&dv, &part_dv, keys, s->entries_kv, s->dim_v);
+    const gradient_rows to = { floats_at(c, c->pl.gift), length, at };
+    const gradient_rows part = { floats_at(c, c->pl.part_keys), keys, 0 };
+    add_key_rows(&c->pl.shape, &to, &part, keys);
 }
 
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
@@ -22402,7 +22425,7 @@ static attn_status backward_shard(ring_call *c, const ring_shard *shard)
 }
 
 /* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
- * length, dim]. */
+ * length, dim], in which it makes NaN canonical. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, float *from)
 {
@@ -22475,11 +22498,12 @@ static attn_status gradients_travel(ring_call *c, attn_status status, float **ho
     return agree_on_status(c->t, c->stats, status);
 }
 
-/* backward_gathered computes this rank's rows against all keys at once, when the last have come. */
+/* backward_gathered keeps a shard, and takes this rank's rows against all keys when it is the last. */
 static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
 {
     const int64_t whole = c->pl.cuts.length;
-    if (!gather_shard(c, shard))
+    gather_shard(c, shard);
+    if (!is_last(c, shard))
         return ATTN_OK;
     set_gathered_keys(c);
     zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, whole));
@@ -22487,20 +22511,15 @@ static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
 }
 
 /* add_gift adds what this rank has for the keys of rank `source` to gradients that lie as its shard. */
-static void add_gift(const ring_call *c, int source, float *to)
+static void add_gift(const ring_call *c, int source, float *data)
 {
-    const ring_shape *s = &c->pl.shape;
-    const int64_t length = share_of(&c->pl.cuts, source).length, whole = c->pl.cuts.length;
-    float *gift = floats_at(c, c->pl.gift);
+    const ring_cut *cuts = &c->pl.cuts;
+    const int64_t length = share_of(cuts, source).length;
     ring_walk keys = { 0 };
-    while (next_range(&c->pl.cuts, source, &keys)) {
-        const int64_t count = keys.range.count, begin = keys.range.begin;
-        const gradient_rows dk = { to, length, keys.at };
-        const gradient_rows dv = { to + dv_at(s, length), length, keys.at };
-        const gradient_rows own_dk = { gift, whole, begin };
-        const gradient_rows own_dv = { gift + dv_at(s, whole), whole, begin };
-        add_rows(&dk, &own_dk, count, s->entries_kv, s->dim);
-        add_rows(&dv, &own_dv, count, s->entries_kv, s->dim_v);
+    while (next_range(cuts, source, &keys)) {
+        const gradient_rows to = { data, length, keys.at };
+        const gradient_rows own = { floats_at(c, c->pl.gift), cuts->length, keys.range.begin };
+        add_key_rows(&c->pl.shape, &to, &own, keys.range.count);
     }
 }
 
@@ -23544,8 +23563,8 @@ OWN_FRAME static attn_status compute_own_gradients(dilated_ring *r)
     dilated_run *run = open_own_run(r);
     const attn_gradients *g = &r->own_g;
     run->calls = 1;
-    count_pairs(run);
     validate_gradients(&r->own, r->side->c.d, g, 1, &run->c.pr, &run->g, &why);
+    count_pairs(run);
     return run_list(run, rank_item);
 }
 

@@ -1586,12 +1586,16 @@ ATTN_API attn_status attn_cache_load(attn_cache *c, const attn_snapshot *s, char
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field except partial and recent may be set. k and v are f32, f16 or bf16.
- *   Keys may lie in a cache (kv_rows); dk and dv then have them one after the other, as if there were none,
- *   since sequences may share pages. The gradients of a part are those of its pairs. Its
- *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
- *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
- *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
+ * What may be set in p. k and v are f32, f16 or bf16. Refused are partial, recent, rotated, k_centered,
+ *   integer, fast and skip (docs/combinations.md). p.logits is checked as attn_forward checks it, but no
+ *   logits are written. Where k or v is broadcast along an axis, dk and dv still have that axis, and the
+ *   caller sums over it.
+ * Caches. With kv_rows, too, dk and dv are [batch, num_heads_kv, seq_len_kv, dim]: row c is column c of the
+ *   sequence, wherever its key lies. Sequences that share a page each have gradients of their own by its keys.
+ * Parts. The gradients of a part are those of its pairs; dk and dv of a part of the keys have its key_count
+ *   keys. Its dbias has the rows that the part holds and all columns, of which a part of the keys writes its
+ *   own. A sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of
+ *   them.
  * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
  *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of
@@ -2184,8 +2188,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
  *   deterministic for one number of ranks, within the usual error bounds. attn_ring_info.canonical
- *   says which a ring is. Gradients are of the deterministic kind, but dq with ring.gather has the bits of
- *   one process if o, lse and stats have them.
+ *   says which a ring is. Gradients are deterministic for one number of ranks. With ring.gather dq has the
+ *   bits of one process, if the o and stats (or lse) that the call reads have them.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
@@ -2201,8 +2205,8 @@ ATTN_API const char *attn_dilated_backward_check(const attn_params *p, const att
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
- *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared);
- *   with ring.gather also k and v of all ranks, and their gradients twice.
+ *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared).
+ *   With ring.gather it needs k and v of all ranks, too, and a shard and a part of it have all keys.
  * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.
@@ -2397,7 +2401,7 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  *   p.parallel_for fails on a rank, all ranks return that and o, lse and stats, or dq, dk and dv, may
  *   be written.
  *   Whatever fails before leaves them untouched.
- * Statistics. ring.stats counts the pairs of all branches, but no calls, skipped ones and states that wait.
+ * Statistics. ring.stats->pairs counts those of all branches; calls, skipped and max_pending stay 0.
  * Stack. It stays below 8 KiB in every build measured (tests/stack.sh).
  */
 
@@ -2601,7 +2605,8 @@ struct attn_backend {
     /* run computes the call and returns what attn_forward returns. */
     attn_status (*run)(const attn_backend *self, const attn_problem *problem, void *workspace,
                        size_t workspace_bytes);
-    /* supports_gradients answers for attn_backward as supports does for attn_forward. */
+    /* supports_gradients answers for attn_backward as supports does for attn_forward. With kv_rows dk and dv
+     * do not lie as k and v do: see attn_backward. */
     int (*supports_gradients)(const attn_backend *self, const attn_problem *problem,
                               const attn_gradient_call *g, char *why, size_t why_bytes);
     /* gradients_size sets *bytes to what run_gradients needs. */
@@ -2614,7 +2619,7 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 21
+#define ATTN_KERNEL_ABI 22
 
 #ifdef __cplusplus
 }

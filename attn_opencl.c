@@ -2459,9 +2459,9 @@ typedef struct call_field {
 
 enum {
     BY_ANY_RING = BY_RING | BY_DECODE,
-    NO_CACHE = BY_ALL & ~(BY_PART | BY_GRADIENTS | BY_RESUMABLE | BY_DILATED | BY_ANY_RING),
+    RECENT_KEYS = BY_FINISH | BY_INDEX, /* or attn_forward alone */
     /* Whoever reads keys where a cache has them. */
-    IN_CACHE = NO_CACHE | BY_PART | BY_GRADIENTS | BY_DECODE,
+    IN_CACHE = BY_ALL & ~(BY_RESUMABLE | BY_DILATED | BY_RING),
     NO_VARLEN = BY_ALL & ~(BY_PART | BY_RESUMABLE | BY_ANY_RING),
     NO_INDEX = BY_ALL & ~BY_INDEX, /* what scores of keys have no use for */
     /* Outputs that only a call with all keys can give. */
@@ -2528,15 +2528,15 @@ static const call_field call_fields[] = {
     { LIST(kv_rows.table, F_I32, IN_CACHE, AXIS_BATCH, AXIS_PAGE),
       .stride = { AT(kv_rows.table_stride) } },
     { VALUE(shared_keys, F_INT64, NO_DILATED, 0, MOST) },
-    { VALUE(recent.keys, F_INT64, NO_CACHE &NO_INDEX, 0, MOST), .instead = A_CACHE },
-    { VALUE(recent.ring, F_INT64, NO_CACHE, 0, MOST) },
-    { PER_SEQUENCE(recent.begin, F_I64, NO_CACHE, 0, MOST_KEY_BASE) },
-    { LIST(recent.entries, F_I32, NO_CACHE, AXIS_NONE, AXIS_BATCH) },
-    { VALUE(recent.num_entries, F_INT64, NO_CACHE, 0, MOST) },
-    { DTYPE(recent.k.dtype, NO_CACHE) },
-    { DTYPE(recent.v.dtype, NO_CACHE) },
-    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, NO_CACHE) },
-    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, NO_CACHE) },
+    { VALUE(recent.keys, F_INT64, RECENT_KEYS & ~BY_INDEX, 0, MOST), .instead = A_CACHE },
+    { VALUE(recent.ring, F_INT64, RECENT_KEYS, 0, MOST) },
+    { PER_SEQUENCE(recent.begin, F_I64, RECENT_KEYS, 0, MOST_KEY_BASE) },
+    { LIST(recent.entries, F_I32, RECENT_KEYS, AXIS_NONE, AXIS_BATCH) },
+    { VALUE(recent.num_entries, F_INT64, RECENT_KEYS, 0, MOST) },
+    { DTYPE(recent.k.dtype, RECENT_KEYS) },
+    { DTYPE(recent.v.dtype, RECENT_KEYS) },
+    { TENSOR(recent.k, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM, RECENT_KEYS) },
+    { TENSOR(recent.v, AXIS_RECENT, AXIS_HEAD_KV, AXIS_RECENT_ROW, AXIS_DIM_V, RECENT_KEYS) },
 
     /* ---- position of the queries */
     { VALUE(alignment, F_INT, NO_DILATED | BY_RANKS, 0, ATTN_ALIGN_OFFSET) },
@@ -3183,11 +3183,10 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
- * other, wherever a cache has them, for pages that sequences share would be written by each. */
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have the keys of each sequence,
+ * wherever a cache has them, for pages that sequences share would be written by each. */
 static call_axes gradient_axes(const attn_params *p, call_axes x)
 {
-    x.count[AXIS_ENTRY] = p->batch;
     x.count[AXIS_KEY] = keys_held(p);
     return x;
 }

@@ -225,8 +225,8 @@ int choose_shared(const bench_options *o, int processes, path_list *paths, case_
     *list = shared;
     paths->given = 0; /* each case has its own */
     return list->n > 0 ||
-           complain("no case here can be divided among processes: that needs as many "
-                    "rows as keys, and branches the path ring, for",
+           complain("no case here can be divided among processes: it needs as many rows "
+                    "as keys and, with branches, --impl ring, for",
                     "--mpi");
 }
 

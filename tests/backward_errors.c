@@ -312,6 +312,27 @@ static void check_unsupported(void)
         check_refusal(&c, sizeof workspace, ATTN_ERR_ARG, "dsinks");
 }
 
+/* Rows of dk that no key uses may be memory of somebody else, of a cache, too. */
+static void check_unused_rows(void)
+{
+    static const int32_t three[BATCH] = { 3, 3 };
+    whole_call c = right_call(ALL);
+    char text[200];
+    c.p.kv_len = three;
+    c.p.kv_rows.ring = SEQ_KV;
+    c.g.dv.data = out.dk + 3 * DIM;
+    c.g.dv.stride_seq = DIM_V;
+    c.g.dv.stride_head = (ptrdiff_t)SEQ_KV * DIM;
+    c.g.dv.stride_batch = HEADS_KV * c.g.dv.stride_head;
+    if (!begin_case("dv among unused rows of dk"))
+        return;
+    CHECK(strcmp(attn_backward_check(&c.p, &c.g, workspace, WORKSPACE, text, sizeof text), "ok") ==
+              0,
+          "%s", text);
+    c.g.dv.data = out.dk + 3 * DIM - 1;
+    check_refusal(&c, sizeof workspace, ATTN_ERR_ARG, "dk overlaps dv");
+}
+
 static void check_null_pointers(void)
 {
     const whole_call c = right_call(ALL);
@@ -464,6 +485,7 @@ void backward_errors(void)
             check_row(&rows[n]);
     check_unsupported();
     check_null_pointers();
+    check_unused_rows();
     check_origin();
     check_workspace(ALL);
     check_workspace(NAIVE);

@@ -39,7 +39,10 @@ static struct reason {
       0 },
     { "cu_seqlens_kv", "as `cu_seqlens_q`", 0 },
     { "kv_rows", "not built; `attn_cache_read` copies the keys of a cache into one array", 0 },
-    { "recent", "not built: beside them are rounded keys, which have no gradient", 0 },
+    { "recent",
+      "not built: whether a key is recent depends on the row, and these levels read one version of "
+      "each key",
+      0 },
     { "logits.data", "not built; the last stage needs m and l of all keys", 0 },
     { "insight", "not built: it is kept beside the sums of whole rows, and is not merged", 0 },
     { "skip", "not built: a row decides by the keys of the whole row, and the bound is not merged",

@@ -86,7 +86,8 @@ struct attn_backend {
     /* run computes the call and returns what attn_forward returns. */
     attn_status (*run)(const attn_backend *self, const attn_problem *problem, void *workspace,
                        size_t workspace_bytes);
-    /* supports_gradients answers for attn_backward as supports does for attn_forward. */
+    /* supports_gradients answers for attn_backward as supports does for attn_forward. With kv_rows dk and dv
+     * do not lie as k and v do: see attn_backward. */
     int (*supports_gradients)(const attn_backend *self, const attn_problem *problem,
                               const attn_gradient_call *g, char *why, size_t why_bytes);
     /* gradients_size sets *bytes to what run_gradients needs. */
@@ -99,4 +100,4 @@ struct attn_backend {
 };
 
 /* This number changes when attn_problem, attn_backend or the kernels' interface changes. */
-#define ATTN_KERNEL_ABI 21
+#define ATTN_KERNEL_ABI 22

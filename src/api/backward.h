@@ -22,12 +22,16 @@
  *   dS is multiplied by the derivative of the score callback, then gives dbias and dslopes, and is
  *   then multiplied by the derivative of softcap. With dropout, dP and the P of dV take the factor
  *   keep / (1 - dropout_p).
- * What may be set in p. Every field except partial and recent may be set. k and v are f32, f16 or bf16.
- *   Keys may lie in a cache (kv_rows); dk and dv then have them one after the other, as if there were none,
- *   since sequences may share pages. The gradients of a part are those of its pairs. Its
- *   dbias has the rows that the part holds and all columns, of which a part of the keys writes its own. A
- *   sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of them. p.logits is checked as attn_forward checks it, but no logits are written. Where k or v is
- *   broadcast along an axis, dk and dv still have that axis, and the caller sums over it.
+ * What may be set in p. k and v are f32, f16 or bf16. Refused are partial, recent, rotated, k_centered,
+ *   integer, fast and skip (docs/combinations.md). p.logits is checked as attn_forward checks it, but no
+ *   logits are written. Where k or v is broadcast along an axis, dk and dv still have that axis, and the
+ *   caller sums over it.
+ * Caches. With kv_rows, too, dk and dv are [batch, num_heads_kv, seq_len_kv, dim]: row c is column c of the
+ *   sequence, wherever its key lies. Sequences that share a page each have gradients of their own by its keys.
+ * Parts. The gradients of a part are those of its pairs; dk and dv of a part of the keys have its key_count
+ *   keys. Its dbias has the rows that the part holds and all columns, of which a part of the keys writes its
+ *   own. A sink belongs to no key: every part of the keys gives the whole dsinks of its rows, so ask one of
+ *   them.
  * LSE alone. Code that comes from FlashAttention has kept the LSE and may set p.lse without
  *   p.stats. The LSE is rounded, once by the forward call and again in base 2, and P takes these
  *   errors over: its relative error grows by up to |LSE| * 2e-7 + 3e-6. That is 1e-4 at logits of

@@ -31,8 +31,8 @@
  *   and stats have the bits of one process, in whatever order keys arrive, as states are merged
  *   along the tree of docs/canon.md. ring.gather gives these bits, too. Every other layout is
  *   deterministic for one number of ranks, within the usual error bounds. attn_ring_info.canonical
- *   says which a ring is. Gradients are of the deterministic kind, but dq with ring.gather has the bits of
- *   one process if o, lse and stats have them.
+ *   says which a ring is. Gradients are deterministic for one number of ranks. With ring.gather dq has the
+ *   bits of one process, if the o and stats (or lse) that the call reads have them.
  * Balance. With causal, rank 0 of a contiguous layout sees least and the last rank most. ZIGZAG
  *   gives each rank a run from the beginning and one from the end, as the training of Llama 3 does.
  *   STRIPED deals shards round robin (Brandon et al. 2023, arXiv 2311.09431). Both need several
@@ -48,8 +48,8 @@
  *   neighbour needs one more. ring.arrival merges in the order of arrival and needs two states, but
  *   is not canonical. ring.gather collects all keys and values first and needs one state and memory
  *   for all of k and v. The backward call needs two shards with their gradients (f32), a shard of
- *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared);
- *   with ring.gather also k and v of all ranks, and their gradients twice.
+ *   gradients, dq (f32), the gradients of a part, and dbias of the rank (twice where its rows are shared).
+ *   With ring.gather it needs k and v of all ranks, too, and a shard and a part of it have all keys.
  * Storage. K and V may have any type but ATTN_I8, and travel in it, so that q8_0 sends a
  *   quarter of the bytes of f32; p.integer, p.rotated and p.k_centered are taken, too. Gradients take
  *   f32, f16 and bf16, and none of the three.

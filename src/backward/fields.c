@@ -84,11 +84,10 @@ static const call_field gradient_fields[] = {
 };
 #undef AT
 
-/* gradient_axes makes the axes of a call those of its gradients: dk and dv have their keys one after the
- * other, wherever a cache has them, for pages that sequences share would be written by each. */
+/* gradient_axes makes the axes of a call those of its gradients: dk and dv have the keys of each sequence,
+ * wherever a cache has them, for pages that sequences share would be written by each. */
 static call_axes gradient_axes(const attn_params *p, call_axes x)
 {
-    x.count[AXIS_ENTRY] = p->batch;
     x.count[AXIS_KEY] = keys_held(p);
     return x;
 }

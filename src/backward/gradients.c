@@ -85,6 +85,22 @@ static attn_status check_gradients(const attn_params *p, const attn_gradients *g
     return status;
 }
 
+/* gradient_row tells where key j of a sequence has its row in dk and dv: sequence_of without what a cache
+ * adds. */
+static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
+{
+    return s->kv_row - entry32(p->kv_rows.begin, s->b, 0) - p->part.key_row + j;
+}
+
+/* end_of_gradients is an end_of_use_fn for dk and dv, which a cache does not scatter, and for the rest. */
+static int64_t end_of_gradients(const attn_params *p, int axis, int64_t count, int64_t b)
+{
+    const sequence s = sequence_of(p, b);
+    if (axis == AXIS_KEY)
+        return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
+    return end_of_use(p, axis, count, b);
+}
+
 /* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */
 OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const attn_gradients *g,
                                                    const area *memory, text *why)
@@ -102,6 +118,7 @@ OWN_FRAME static attn_status check_gradients_apart(const attn_params *p, const a
     attn_status status;
     int i;
     leave_out_unused(p, &sets[0]);
+    sets[0].end_of_use = end_of_gradients;
     leave_out_unused(p, &sets[1]);
     status = check_written(sets, 2, memory, why);
     for (i = 0; i < COUNT_OF(sums) && !status; i++) {

@@ -14,13 +14,6 @@ typedef struct region {
     int64_t bias_end; /* bias_end lies behind its rows of dBias, which may not all be in use. */
 } region;
 
-/* gradient_row tells where key j of a sequence has its row in dk and dv: sequence_of without what a cache
- * adds. */
-static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
-{
-    return s->kv_row - entry32(p->kv_rows.begin, s->b, 0) - p->part.key_row + j;
-}
-
 /* write_row writes a row of dK or dV, fl(total * factor), with no -0 and NaN canonical. */
 static void write_row(const desk *w, const attn_output *out, int64_t dim, float *total,
                       float factor, int64_t j)

@@ -100,7 +100,7 @@ OWN_FRAME static attn_status compute_own_gradients(dilated_ring *r)
     dilated_run *run = open_own_run(r);
     const attn_gradients *g = &r->own_g;
     run->calls = 1;
-    count_pairs(run);
     validate_gradients(&r->own, r->side->c.d, g, 1, &run->c.pr, &run->g, &why);
+    count_pairs(run);
     return run_list(run, rank_item);
 }

@@ -59,8 +59,8 @@ static void set_part_gradients(ring_call *c)
     memset(&c->g.dq, 0, sizeof c->g.dq);
     c->g.dk = c->g.dv = c->g.dq;
     c->g.dq.data = zeros_at(c, c->pl.part_dq, s->entries_q * rows * s->dim);
-    c->g.dk.data = zeros_at(c, c->pl.part_dk, s->entries_kv * keys * s->dim);
-    c->g.dv.data = zeros_at(c, c->pl.part_dv, s->entries_kv * keys * s->dim_v);
+    c->g.dk.data = zeros_at(c, c->pl.part_keys, gift_floats(s, keys));
+    c->g.dv.data = floats_at(c, c->pl.part_keys) + dv_at(s, keys);
 }
 
 /* add_part_rows adds dq of a part to that of this rank. */
@@ -71,17 +71,25 @@ static void add_part_rows(const ring_call *c, const ring_walk *rows)
     add_rows(&to, &from, rows->range.count, c->pl.shape.entries_q, c->pl.shape.dim);
 }
 
+/* add_key_rows adds dk and dv of `count` keys to those of others. Where data of either points, dk lies, and
+ * behind its length dv. */
+static void add_key_rows(const ring_shape *s, const gradient_rows *to, const gradient_rows *from,
+                         int64_t count)
+{
+    gradient_rows dv = *to, from_dv = *from;
+    dv.data += dv_at(s, to->length);
+    from_dv.data += dv_at(s, from->length);
+    add_rows(to, from, count, s->entries_kv, s->dim);
+    add_rows(&dv, &from_dv, count, s->entries_kv, s->dim_v);
+}
+
 /* add_part_keys adds dk and dv of a part to those of the keys from `at` on of `length`. */
 static void add_part_keys(const ring_call *c, int64_t length, int64_t at)
 {
-    const ring_shape *s = &c->pl.shape;
     const int64_t keys = keys_held(&c->p);
-    float *gift = floats_at(c, c->pl.gift);
-    const gradient_rows dk = { gift, length, at }, dv = { gift + dv_at(s, length), length, at };
-    const gradient_rows part_dk = { floats_at(c, c->pl.part_dk), keys, 0 };
-    const gradient_rows part_dv = { floats_at(c, c->pl.part_dv), keys, 0 };
-    add_rows(&dk, &part_dk, keys, s->entries_kv, s->dim);
-    add_rows(&dv, &part_dv, keys, s->entries_kv, s->dim_v);
+    const gradient_rows to = { floats_at(c, c->pl.gift), length, at };
+    const gradient_rows part = { floats_at(c, c->pl.part_keys), keys, 0 };
+    add_key_rows(&c->pl.shape, &to, &part, keys);
 }
 
 /* backward_range takes the keys of one range, which begin at `at` of a shard of `length`, against
@@ -119,7 +127,7 @@ static attn_status backward_shard(ring_call *c, const ring_shard *shard)
 }
 
 /* store_gradient stores rows first to end - 1 of one batch entry of an output; `from` is [entries,
- * length, dim]. */
+ * length, dim], in which it makes NaN canonical. */
 static void store_gradient(const ring_call *c, const attn_output *to, int64_t heads, int64_t dim,
                            int64_t b, int64_t first, int64_t end, float *from)
 {
@@ -192,11 +200,12 @@ static attn_status gradients_travel(ring_call *c, attn_status status, float **ho
     return agree_on_status(c->t, c->stats, status);
 }
 
-/* backward_gathered computes this rank's rows against all keys at once, when the last have come. */
+/* backward_gathered keeps a shard, and takes this rank's rows against all keys when it is the last. */
 static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
 {
     const int64_t whole = c->pl.cuts.length;
-    if (!gather_shard(c, shard))
+    gather_shard(c, shard);
+    if (!is_last(c, shard))
         return ATTN_OK;
     set_gathered_keys(c);
     zeros_at(c, c->pl.gift, gift_floats(&c->pl.shape, whole));
@@ -204,20 +213,15 @@ static attn_status backward_gathered(ring_call *c, const ring_shard *shard)
 }
 
 /* add_gift adds what this rank has for the keys of rank `source` to gradients that lie as its shard. */
-static void add_gift(const ring_call *c, int source, float *to)
+static void add_gift(const ring_call *c, int source, float *data)
 {
-    const ring_shape *s = &c->pl.shape;
-    const int64_t length = share_of(&c->pl.cuts, source).length, whole = c->pl.cuts.length;
-    float *gift = floats_at(c, c->pl.gift);
+    const ring_cut *cuts = &c->pl.cuts;
+    const int64_t length = share_of(cuts, source).length;
     ring_walk keys = { 0 };
-    while (next_range(&c->pl.cuts, source, &keys)) {
-        const int64_t count = keys.range.count, begin = keys.range.begin;
-        const gradient_rows dk = { to, length, keys.at };
-        const gradient_rows dv = { to + dv_at(s, length), length, keys.at };
-        const gradient_rows own_dk = { gift, whole, begin };
-        const gradient_rows own_dv = { gift + dv_at(s, whole), whole, begin };
-        add_rows(&dk, &own_dk, count, s->entries_kv, s->dim);
-        add_rows(&dv, &own_dv, count, s->entries_kv, s->dim_v);
+    while (next_range(cuts, source, &keys)) {
+        const gradient_rows to = { data, length, keys.at };
+        const gradient_rows own = { floats_at(c, c->pl.gift), cuts->length, keys.range.begin };
+        add_key_rows(&c->pl.shape, &to, &own, keys.range.count);
     }
 }
 

@@ -139,13 +139,14 @@ static attn_status compute_shard(ring_call *c, const ring_shard *shard)
     return status ? status : logits_of_shard(c, shard);
 }
 
-/* compute_gathered computes this rank's rows against all keys at once, when the last have come. */
+/* compute_gathered keeps a shard, and computes this rank's rows against all keys when it is the last. */
 static attn_status compute_gathered(ring_call *c, const ring_shard *shard)
 {
     const tree_node root = { 0, 0 };
     attn_status status;
     int slot = -1;
-    if (!gather_shard(c, shard))
+    gather_shard(c, shard);
+    if (!is_last(c, shard))
         return ATTN_OK;
     set_gathered_keys(c);
     status = compute_rows(c, &slot);

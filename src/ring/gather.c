@@ -50,8 +50,7 @@ static void scatter_range(char *to, const char *from, int64_t entries, int64_t b
                (size_t)(keys->range.count * bytes));
 }
 
-/* gather_shard returns nonzero when all keys have come. */
-static int gather_shard(ring_call *c, const ring_shard *shard)
+static void gather_shard(ring_call *c, const ring_shard *shard)
 {
     const ring_shape *s = &c->pl.shape;
     const ring_cut *cuts = &c->pl.cuts;
@@ -64,6 +63,12 @@ static int gather_shard(ring_call *c, const ring_shard *shard)
         scatter_range(to + values_at(s, whole), shard->data + values_at(s, length), s->entries_kv,
                       room_of(c->p.v.dtype, s->dim_v), whole, length, &keys);
     }
+}
+
+/* is_last tells whether no further shard will come. */
+static int is_last(const ring_call *c, const ring_shard *shard)
+{
+    const ring_cut *cuts = &c->pl.cuts;
     return shard->source == source_at(cuts, c->pl.rank, cuts->ranks - 1);
 }
 

@@ -32,7 +32,7 @@ typedef struct ring_plan {
     int64_t slots, slot_floats, rows;
     int64_t entries, entry_count, used;
     int64_t buffer[2], states, gathered, logit_rows;
-    int64_t gift, dq, part_dq, part_dk, part_dv; /* The backward call has these. */
+    int64_t gift, dq, part_dq, part_keys; /* The backward call has these. */
     int64_t sink_floats, slope_floats, sum_floats;
     int64_t shared_floats; /* shared_floats counts the sums over the rows of all ranks. */
     attn_sum_axes
@@ -288,19 +288,19 @@ static void plan_sums(const attn_params *p, const attn_gradients *g, ring_plan *
 static void plan_ring_backward(const attn_params *p, const attn_gradients *g, ring_plan *pl)
 {
     const ring_shape *s = &pl->shape;
-    const int gather = pl->cuts.ring->gather;
-    const int64_t gift = gift_floats(s, pl->longest);
-    const int64_t both = plus(shard_bytes(s, pl->longest), times(gift, sizeof(float)));
+    const int gather = pl->cuts.ring->gather; /* Then gradients travel after the keys. */
+    const int64_t shard = shard_bytes(s, pl->longest), gift = gift_floats(s, pl->longest);
+    const int64_t gift_room = times(gift, sizeof(float));
+    const int64_t message = gather ? max64(shard, gift_room) : plus(shard, gift_room);
     const int64_t keys = gather ? pl->cuts.length : pl->key_range; /* of a part */
     const int64_t row_floats = times(s->entries_q, s->dim);
-    pl->buffer[0] = place(&pl->bytes, both, 1);
-    pl->buffer[1] = place(&pl->bytes, both, 1);
+    pl->buffer[0] = place(&pl->bytes, message, 1);
+    pl->buffer[1] = place(&pl->bytes, message, 1);
     pl->gathered = place_gathered(pl);
-    pl->gift = place(&pl->bytes, gather ? gift_floats(s, pl->cuts.length) : gift, sizeof(float));
+    pl->gift = place(&pl->bytes, gather ? gift_floats(s, keys) : gift, sizeof(float));
     pl->dq = place(&pl->bytes, times(row_floats, pl->length), sizeof(float));
     pl->part_dq = place(&pl->bytes, times(row_floats, pl->row_range), sizeof(float));
-    pl->part_dk = place(&pl->bytes, dv_at(s, keys), sizeof(float));
-    pl->part_dv = place(&pl->bytes, times(times(s->entries_kv, s->dim_v), keys), sizeof(float));
+    pl->part_keys = place(&pl->bytes, gift_floats(s, keys), sizeof(float));
     plan_sums(p, g, pl);
 }
 
