@@ -15911,10 +15911,11 @@ static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
 /* end_of_gradients is an end_of_use_fn for dk and dv, which a cache does not scatter, and for the rest. */
 static int64_t end_of_gradients(const attn_params *p, int axis, int64_t count, int64_t b)
 {
-    const sequence s = sequence_of(p, b);
-    if (axis == AXIS_KEY)
-        return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
-    return end_of_use(p, axis, count, b);
+    sequence s;
+    if (axis != AXIS_KEY)
+        return end_of_use(p, axis, count, b);
+    s = sequence_of(p, b);
+    return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
 }
 
 /* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */
@@ -20468,13 +20469,12 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* prepare_mean_row gives the call a row of dout over the number of branches, packed and f32. */
-static void prepare_mean_row(dilated_slot *w, const call_row *at)
+/* share_dout gives a branch its share of a row of dout, which is over the number of branches, as f32. */
+static void share_dout(const dilated_slot *w, const call_row *at, float *to)
 {
     const attn_tensor *dout = &w->run->g.dout;
     const int64_t dim = w->asked->head_dim_v, row = w->s.q_row + at->position - w->before;
     const float count = (float)branches_of_head(&w->run->d, at->head);
-    float *to = SLOT_FLOATS(w, w->run->lay.dout) + at->row * dim;
     int64_t d;
     load_run(w->asked->kernels, dout->dtype, to, dout->data, ROW_AT(*dout, &w->s, at->head, row),
              dim);
@@ -20482,7 +20482,12 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
         to[d] = to[d] / count;
 }
 
-/* prepare_mean gives the call the branch's own o and statistics, too. */
+static void prepare_mean_row(dilated_slot *w, const call_row *at)
+{
+    share_dout(w, at, SLOT_FLOATS(w, w->run->lay.dout) + at->row * w->asked->head_dim_v);
+}
+
+/* prepare_mean gives the call the branch's own o and statistics, and its share of dout. */
 static void prepare_mean(dilated_slot *w)
 {
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->of.heads * w->at.rows);
@@ -21140,13 +21145,17 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
 }
 
 /* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
- * The call would run if that is all that is missing. */
+ * The call would run if that is all that is missing. Nonzero `computed` means that the level computes
+ * statistics itself. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
-                                                const attn_ring *ring, int64_t length, text *why)
+                                                const attn_ring *ring, int64_t length, int computed,
+                                                text *why)
 {
     attn_params local;
     attn_status status;
     take_local(&local, p, ring, length);
+    if (computed)
+        local.stats.data = (void *)(uintptr_t)&not_read;
     status = g ? attn_backward(&local, g, NULL, 0) : attn_forward(&local, NULL, 0);
     if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
         return ATTN_OK;
@@ -21539,7 +21548,7 @@ OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradien
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_tensors_held(p, g, ring, length, why);
+    status = check_tensors_held(p, g, ring, length, 0, why);
     if (status)
         return status;
     status = ring_bytes(p, g, ring, &need);
@@ -22904,7 +22913,7 @@ static void each_run(const dilated_cut *c, int source, take_run take, void *arg)
 
 /* src/dilated_ring/plan.c - the plan of a rank of dilated attention, and what can be wrong with the call.
  *
- *     workspace = | alignment | dilated_ring | panels | messages, then the run of attn_dilated |
+ *     workspace = | alignment | dilated_ring | panels | computed rows | messages, then the run of attn_dilated |
  *
  * A panel is the keys, or values, of one shared segment that take part, for one class of heads of a kv
  * head. Panels lie in the order: branch, batch entry, kv head, class, number of the segment. Gradients
@@ -22922,6 +22931,8 @@ enum { ROW_Q, ROW_DOUT, ROW_O, ROW_SUMS, ROW_DLSE, MOST_CARRIED };
 typedef struct carried {
     attn_tensor from;
     int64_t dim, bytes; /* bytes are those of dim elements. */
+    /* A tensor that the rank computes has `computed` bytes, and one for each branch `branch` each. */
+    int64_t computed, branch;
 } carried;
 
 /* A dilated_side is what travels, and how ranks share it. */
@@ -22939,6 +22950,7 @@ typedef struct side_plan {
 typedef struct dilated_ring_plan {
     dilated_layout lay; /* lay is that of this rank's rows. */
     side_plan side[SIDES];
+    int64_t computed[MOST_CARRIED]; /* These are tensors of rows. */
     int64_t sent, received, run, run_bytes, bytes;
 } dilated_ring_plan;
 
@@ -23007,6 +23019,32 @@ static void carry_tensor(dilated_side *s, const attn_tensor *t, int64_t dim)
     x->bytes = room_of(t->dtype, dim);
 }
 
+/* carry_computed carries rows that this rank computes as f32, packed; each of `branches` has its own. */
+static void carry_computed(dilated_side *s, int64_t dim, int branches)
+{
+    const int64_t length = range_of(&s->c, s->c.rank).count, heads = s->c.p->num_heads_q;
+    const int64_t row = times(dim, sizeof(float));
+    const attn_tensor packed = { .stride_seq = (ptrdiff_t)dim,
+                                 .stride_head = to_stride(times(length, dim)),
+                                 .stride_batch = to_stride(times(heads, times(length, dim))) };
+    carried *x = &s->of[s->count];
+    carry_tensor(s, &packed, dim);
+    x->branch = times(row, times(s->c.shape.entries_q, length));
+    x->computed = times(branches, x->branch);
+    if (branches == 1)
+        x->branch = 0;
+}
+
+/* With a mean each branch has an o and statistics of its own, and all have one share of dout. */
+static void carry_rows_of_mean(dilated_side *s)
+{
+    const attn_dilated *d = s->c.d;
+    carry_tensor(s, &s->c.p->q, s->c.shape.dim);
+    carry_computed(s, s->c.shape.dim_v, 1);
+    carry_computed(s, s->c.shape.dim_v, d->num_branches);
+    carry_computed(s, 2, d->num_branches);
+}
+
 static void carry_rows(dilated_side *s, const attn_gradients *g)
 {
     const attn_params *p = s->c.p;
@@ -23030,7 +23068,9 @@ static int open_sides(const attn_params *p, const attn_dilated *d, const attn_gr
     side[BY_ROWS].c.by_rows = 1;
     carry_tensor(&side[BY_KEYS], &p->k, side->c.shape.dim);
     carry_tensor(&side[BY_KEYS], &p->v, side->c.shape.dim_v);
-    if (g)
+    if (g && d->merge == ATTN_DILATED_MEAN)
+        carry_rows_of_mean(&side[BY_ROWS]);
+    else if (g)
         carry_rows(&side[BY_ROWS], g);
     return g ? SIDES : 1;
 }
@@ -23102,6 +23142,8 @@ OWN_FRAME static void plan_dilated_ring(const attn_params *p, const attn_dilated
     pl->bytes = DILATED_RING_HEAD;
     for (i = 0; i < sides; i++)
         most = max64(most, plan_side(&side[i], &pl->side[i], &pl->bytes));
+    for (i = 0; i < side[BY_ROWS].count; i++)
+        pl->computed[i] = place(&pl->bytes, side[BY_ROWS].of[i].computed, 1);
     pl->run = end = pl->bytes;
     pl->sent = place(&end, most, 1);
     pl->received = place(&end, pl->side[BY_KEYS].hops + pl->side[BY_ROWS].hops ? most : 0, 1);
@@ -23164,14 +23206,6 @@ static attn_status check_rows_are_keys(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_merge(const attn_dilated *d, text *why)
-{
-    if (d->merge == ATTN_DILATED_MEAN)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "merge", d->merge,
-                         " (mean) has no gradients over ranks: ATTN_DILATED_LSE has");
-    return ATTN_OK;
-}
-
 /* outline_of_rank makes *out the outline of this rank's rows. */
 OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_dilated *d,
                                              const attn_gradients *g, const attn_ring *ring,
@@ -23181,8 +23215,6 @@ OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_di
     problem pr;
     attn_status status = g ? validate_gradients(p, d, g, 0, &pr, &resolved, why)
                            : validate_dilated(p, d, 0, &pr, why);
-    if (!status && g)
-        status = check_merge(d, why);
     if (!status)
         status = check_rows_are_keys(&pr.p, why);
     if (status)
@@ -23261,7 +23293,7 @@ static attn_status check_dilated_ring(const attn_params *p, const attn_dilated *
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_tensors_held(p, g, ring, length, why);
+    status = check_tensors_held(p, g, ring, length, d->merge == ATTN_DILATED_MEAN, why);
     if (!status && have < pl->bytes)
         status = too_small(why, have, pl->bytes,
                            g ? "attn_dilated_ring_backward_workspace_size"
@@ -23290,7 +23322,7 @@ static void pack_run(const dilated_ring *r, const carried *x, const shared_run *
     for (i = 0; i < run->count; i++)
         for (h = 0; h < run->of.heads; h++, to += x->bytes)
             memcpy(to,
-                   (const char *)input_at(t, first + i * run->dilation) +
+                   (const char *)input_at(t, first + i * run->dilation) + run->n * x->branch +
                        bytes_between(t->dtype, entry + h * step),
                    (size_t)x->bytes);
 }
@@ -23351,11 +23383,12 @@ static ring_message message_of_hop(const dilated_ring *r, int hop)
     return m;
 }
 
-/* exchange_side brings this rank what it needs of one side. */
-static attn_status exchange_side(dilated_ring *r)
+/* exchange_side brings this rank what it needs of one side, unless the status so far is that of a
+ * failure, and returns what the ranks agree on. */
+static attn_status exchange_side(dilated_ring *r, int side, attn_status status)
 {
-    const dilated_cut *c = &r->side[r->under].c;
-    attn_status status = ATTN_OK;
+    const dilated_cut *c = &r->side[side].c;
+    r->under = side;
     r->out = r->base + r->pl.sent;
     each_run(c, c->rank, start_run, r);
     for (r->hop = 1; r->hop <= r->pl.side[r->under].hops; r->hop++) {
@@ -23370,14 +23403,6 @@ static attn_status exchange_side(dilated_ring *r)
             each_run(c, source_at(&c->cuts, c->rank, r->hop), pass_on_run, r);
     }
     return agree_on_status(r->t, r->stats, status);
-}
-
-static attn_status exchange_runs(dilated_ring *r)
-{
-    attn_status status = ATTN_OK;
-    for (r->under = 0; r->under < r->sides && !status; r->under++)
-        status = exchange_side(r);
-    return status;
 }
 
 /* panel_view gives a shared segment's rows of array i to a call. */
@@ -23483,7 +23508,7 @@ static void open_row_panels(dilated_slot *w, const dilated_ring *r, int number)
         x[i] = panel_view(r, BY_ROWS, i, w, number);
     w->p.q = as_tensor(&x[ROW_Q]);
     w->p.o = x[ROW_O];
-    if (w->asked->stats.data)
+    if (r->side[BY_ROWS].of[ROW_SUMS].dim == 2)
         w->p.stats = x[ROW_SUMS];
     else
         w->p.lse = x[ROW_SUMS];
@@ -23525,31 +23550,63 @@ static void keys_call(dilated_slot *w, const dilated_ring *r, int number,
         run_gradients(w);
 }
 
+/* computed_rows gives the call rows of this rank that it has computed. */
+static attn_output computed_rows(const dilated_slot *w, int i)
+{
+    const dilated_ring *r = w->run->ranks;
+    const carried *x = &r->side[BY_ROWS].of[i];
+    attn_output t = { .stride_batch = x->from.stride_batch,
+                      .stride_head = x->from.stride_head,
+                      .stride_seq = x->from.stride_seq };
+    t.data = r->base + r->pl.computed[i] + w->n * x->branch;
+    return view_output(w, &t);
+}
+
+/* view_own_rows gives the call what gradients of this rank's rows need. */
+static void view_own_rows(dilated_slot *w)
+{
+    attn_output dout;
+    if (w->run->d.merge != ATTN_DILATED_MEAN) {
+        view_results(w);
+        return;
+    }
+    dout = computed_rows(w, ROW_DOUT);
+    w->g.dout = as_tensor(&dout);
+    w->p.o = computed_rows(w, ROW_O);
+    w->p.stats = computed_rows(w, ROW_SUMS);
+}
+
 static void rows_call(dilated_slot *w)
 {
     open_call(w);
     ask_for(w, GRAD_Q, GRAD_Q);
-    view_results(w);
+    view_own_rows(w);
     w->g.gemms = 7;
     if (w->g.dq.data)
         run_gradients(w);
 }
 
-static void rank_call(dilated_slot *w)
+/* shared_of_call finds the shared segment of the call, and the rows that this rank needs of it. It returns
+ * -1 if the segment lies in this rank. */
+static int shared_of_call(const dilated_slot *w, attn_ring_range *needed)
 {
     const dilated_ring *r = w->run->ranks;
     const dilated_cut *c = &r->side[BY_ROWS].c;
     const lattice l = true_lattice(w, c);
     const int64_t first = max64(w->at.first - w->l.first, w->from);
+    return shared_number(c, c->rank, &l, sequence_of(c->p, w->s.b).kv_len, first, needed);
+}
+
+static void rank_call(dilated_slot *w)
+{
     attn_ring_range needed;
-    const int number =
-        shared_number(c, c->rank, &l, sequence_of(c->p, w->s.b).kv_len, first, &needed);
+    const int number = shared_of_call(w, &needed);
     if (number < 0) {
         backward_call(w);
         return;
     }
     rows_call(w);
-    keys_call(w, r, number, &needed);
+    keys_call(w, w->run->ranks, number, &needed);
 }
 
 static void rank_item(const call *c, char *base, int64_t index)
@@ -23557,15 +23614,62 @@ static void rank_item(const call *c, char *base, int64_t index)
     gradients_item(c, base, index, rank_call);
 }
 
-OWN_FRAME static attn_status compute_own_gradients(dilated_ring *r)
+/* open_own_gradients opens the run of this rank's gradients. */
+OWN_FRAME static dilated_run *open_own_gradients(dilated_ring *r)
 {
     text why = text_in(NULL, 0);
     dilated_run *run = open_own_run(r);
-    const attn_gradients *g = &r->own_g;
     run->calls = 1;
-    validate_gradients(&r->own, r->side->c.d, g, 1, &run->c.pr, &run->g, &why);
+    validate_gradients(&r->own, r->side->c.d, &r->own_g, 1, &run->c.pr, &run->g, &why);
+    return run;
+}
+
+static attn_status compute_own_gradients(dilated_ring *r)
+{
+    dilated_run *run = open_own_gradients(r);
     count_pairs(run);
     return run_list(run, rank_item);
+}
+
+/* ---- rows of a mean, before they travel */
+
+static void keep_share(dilated_slot *w, const call_row *at)
+{
+    const dilated_ring *r = w->run->ranks;
+    const attn_tensor *t = &r->side[BY_ROWS].of[ROW_DOUT].from;
+    const int64_t row = w->s.q_row + at->position - w->before;
+    float *dout = (float *)(void *)(r->base + r->pl.computed[ROW_DOUT]);
+    share_dout(w, at, dout + ROW_AT(*t, &w->s, at->head, row));
+}
+
+/* mean_call computes o and statistics of a branch, and its share of dout, where segments are shared. */
+static void mean_call(dilated_slot *w)
+{
+    attn_ring_range needed;
+    if (shared_of_call(w, &needed) < 0)
+        return;
+    open_call(w);
+    w->p.o = computed_rows(w, ROW_O);
+    w->p.stats = computed_rows(w, ROW_SUMS);
+    run_call(w);
+    each_row(w, keep_share);
+}
+
+static void mean_item(const call *c, char *base, int64_t index)
+{
+    dilated_slot *w = open_slot(c, base, index);
+    int n;
+    for (n = 0; n < w->run->d.num_branches; n++)
+        each_call(w, n, mean_call);
+}
+
+/* exchange_rows brings this rank the rows that it needs, of a mean with what their ranks compute first. */
+static attn_status exchange_rows(dilated_ring *r)
+{
+    attn_status status = ATTN_OK;
+    if (r->side->c.d->merge == ATTN_DILATED_MEAN && r->pl.lay.slot_bytes)
+        status = run_list(open_own_gradients(r), mean_item);
+    return exchange_side(r, BY_ROWS, status);
 }
 
 /* src/dilated_ring/dilated_ring.c - dilated attention over ranks: the public functions. */
@@ -23597,6 +23701,16 @@ static uint32_t dilated_hash(const attn_params *p, const attn_dilated *d, const 
     return g ? mix_rows(hash, p, g) : hash;
 }
 
+/* place_computed lets what this rank computes travel from where it lies. */
+static void place_computed(dilated_ring *r)
+{
+    dilated_side *s = &r->side[BY_ROWS];
+    int i;
+    for (i = 0; i < s->count; i++)
+        if (s->of[i].computed)
+            s->of[i].from.data = r->base + r->pl.computed[i];
+}
+
 static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated *d,
                                        const attn_gradients *g, const attn_ring *ring,
                                        const dilated_ring_plan *pl, attn_ring_stats *stats,
@@ -23615,6 +23729,7 @@ static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated 
     r->sides = open_sides(&r->own, d, g ? &r->own_g : NULL, ring, r->side);
     r->pl = *pl;
     r->base = base;
+    place_computed(r);
     r->t = ring->transport;
     r->stats = stats;
     stats->canonical = 1;
@@ -23646,7 +23761,9 @@ static attn_status dilated_ring_run(const attn_params *p, const attn_dilated *d,
         status = agree_on_call(ring->transport, &stats, dilated_hash(p, d, g, ring));
     if (!status) {
         dilated_ring *r = open_dilated_ring(p, d, g, ring, &pl, &stats, workspace);
-        status = exchange_runs(r);
+        status = exchange_side(r, BY_KEYS, ATTN_OK);
+        if (!status && g)
+            status = exchange_rows(r);
         if (!status)
             status = agree_on_status(ring->transport, &stats, compute_own(r));
     }

@@ -72,9 +72,9 @@
  *   content, and a size query such as attn_workspace_size gives the best size. A smaller workspace
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
- *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; dilated
- *   attention less than 5.75, attn_resume_begin less than 6.5, a ring less than 7, with
- *   branches 8 (tests/stack.sh).
+ *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB;
+ *   gradients less than 5.5, dilated attention 6.25, attn_resume_begin 6.5, a ring 7, with branches 8
+ *   (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to six lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,
@@ -2054,7 +2054,7 @@ ATTN_API const char *attn_index_check(const attn_params *p, const attn_indexer *
  *   bit_mask, mask and mask_tile, softcap, bias, ALiBi, score, sinks, softmax1, dropout, and how to compute
  *   except backend. Every other field is refused with a sentence. Gradients take f32, f16 and bf16,
  *   and none of integer, rotated and k_centered.
- * Stack. It stays below 5.75 KiB in every build measured (tests/stack.sh).
+ * Stack. It stays below 6.25 KiB in every build measured (tests/stack.sh).
  * Threads. A piece of work is a block of rows of the heads that share a kv head.
  */
 
@@ -2391,7 +2391,8 @@ ATTN_API const char *attn_ring_backward_check(const attn_params *p, const attn_g
  * Memory. The workspace needs the whole size that the query gives. A rank has at most two segments of
  *   a branch that reach beyond it; for each class of heads it holds their keys that take part. While
  *   these arrive it holds two messages, whose memory then serves the computation. The backward call
- *   holds the rows of these segments that take part, too: q, dout, o, stats (or lse) and dlse.
+ *   holds the rows of these segments that take part, too: q, dout, o, stats (or lse) and dlse. With a mean it
+ *   also holds o and statistics of each branch for the rank's rows, and dout of one branch, as f32.
  * Traffic. Keys arrive before the computation begins. They take as many exchanges as the rank that is
  *   furthest from keys that it needs is away: none if no segment reaches beyond a rank, one with causal
  *   if no segment has more than two ranks, at most size - 1. A key travels once for each branch and
@@ -2438,7 +2439,8 @@ ATTN_API attn_status attn_dilated_ring_backward_workspace_size(const attn_params
  *
  * *g may ask for any of dq, dk and dv, and may give dlse. dout, dlse and the gradients hold the rank's
  * own positions, as o does. It reads o and stats (or lse) as attn_dilated_backward does, and p.impl must
- * be tiled. ATTN_DILATED_MEAN, dbias, dsinks and dslopes are not built. Ranks may ask for different
+ * be tiled. With ATTN_DILATED_MEAN it reads neither (o must be given nonetheless) and computes those of each
+ * branch. dbias, dsinks and dslopes are not built. Ranks may ask for different
  * gradients; whether dlse and stats are given, and the types of o and dout, must be equal on all. All
  * ranks must call it. Returns the errors of attn_dilated_ring_forward. */
 ATTN_API attn_status attn_dilated_ring_backward(const attn_params *p, const attn_dilated *d,

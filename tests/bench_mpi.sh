@@ -62,8 +62,9 @@ for ranks in 1 2 3 4; do
     expect "one table" test "$(grep -c 'processes against one' "$work/out")" -eq 1
     expect "nothing is wrong or skipped" says ' 0 skipped'
 done
-# four ways and a backward one, with 1, with 1 and 2, with 1, 2 and 3, with 1, 2 and 4
-expect "the series of ranks" test "$(rows p1) $(rows p2) $(rows p3) $(rows p4)" = "5 10 15 15"
+# four ways, two of them backward, and branches in both passes, with 1, with 1 and 2, with 1, 2 and 3, with 1,
+# 2 and 4
+expect "the series of ranks" test "$(rows p1) $(rows p2) $(rows p3) $(rows p4)" = "8 16 24 24"
 expect "extreme" files extreme 2 extreme --quick --iters 1 --max-seq-len 8192
 expect "causal and window are divided" test "$(rows extreme)" -ge 4
 expect "a shape by two ways" files shape 2 --batch-size 1 --num-heads 2 --seq-length 300 --causal \

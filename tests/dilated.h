@@ -36,7 +36,7 @@ attn_params dilated_one_softmax(const dilated_case *c);
 
 /* tests/dilated_backward.c, tests/dilated_errors.c */
 void dilated_gradients(void);
-/* A call as by dilated_make_square, of one softmax, with gradients by one process, which those of the
+/* A call as by dilated_make_square, of one softmax or a mean, with gradients by one process, which those of the
  * oracle have met if it is short; nonzero when it went well. */
 int dilated_gradients_square(dilated_case *c, attn_gradients *g, int64_t most_positions);
 void dilated_errors(void);

@@ -187,7 +187,7 @@ int dilated_gradients_square(dilated_case *c, attn_gradients *g, int64_t most_po
     backward_case b;
     do
         dilated_make_square(&b.c, most_positions > 200 ? 2 : 5, most_positions, 0);
-    while (b.c.d.merge == ATTN_DILATED_MEAN || !has_sums(&b.c) || !dilated_is_one_softmax(&b.c));
+    while (b.c.d.merge == ATTN_DILATED_LSE && (!has_sums(&b.c) || !dilated_is_one_softmax(&b.c)));
     if (!attach(&b))
         return 0;
     b.s.g.dsinks = NULL;

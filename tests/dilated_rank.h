@@ -39,7 +39,7 @@ typedef struct dilated_rank_problem {
     float *memory;
 } dilated_rank_problem;
 int dilated_rank_make(dilated_rank_problem *x, uint64_t seed, int ranks);
-/* The same with gradients, of one softmax. */
+/* The same with gradients. */
 int dilated_rank_make_gradients(dilated_rank_problem *x, uint64_t seed, int ranks);
 
 #endif

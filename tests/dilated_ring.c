@@ -342,7 +342,7 @@ MAKER(mean, x->c.d.merge = 1; x->c.p.lse.data = x->o)
 MAKER(no_keys, x->c.p.k.data = NULL)
 MAKER(on_itself, x->c.p.o.data = x->values[0])
 MAKER(no_gradients, x->c.g = NULL)
-MAKER(mean_gradients, x->c.d.merge = 1; x->c.p.stats.data = NULL)
+MAKER(mean_gradients, x->c.d.merge = 1; x->c.p.stats.data = NULL; x->g.dlse.data = x->stats)
 MAKER(dsinks, x->g.dsinks = x->stats)
 MAKER(no_sums, x->c.p.stats.data = NULL)
 MAKER(untiled, x->c.p.impl = ATTN_IMPL_AUTO)
@@ -395,7 +395,7 @@ static void run_misuse(void)
           0 },
         { no_gradients, ATTN_ERR_ARG, "gradients is NULL", 0, 1 },
         { mean_gradients, ATTN_ERR_UNSUPPORTED,
-          "merge (1) (mean) has no gradients over ranks: ATTN_DILATED_LSE has", 0, 1 },
+          "dlse.data is set, but a mean of branches has no lse", 0, 1 },
         { dsinks, ATTN_ERR_UNSUPPORTED,
           "dbias, dsinks and dslopes are not built for branches over ranks: leave them NULL", 0,
           1 },

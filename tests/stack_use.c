@@ -498,9 +498,9 @@ int main(int argc, char **argv)
                   { "attn_state_finish", run_states, 0 },
                   { "attn_rope_apply", run_rope, 0 },
                   { "attn_cache", run_cache, 0 },
-                  { "attn_backward", run_backward, 0 },
+                  { "attn_backward", run_backward, 512 },
                   { "attn_resume", run_resume, 1536 },
-                  { "attn_dilated", run_dilated, 768 },
+                  { "attn_dilated", run_dilated, 1280 },
                   { "attn_ring", run_ring, 2048 },
                   { "attn_dilated_ring", run_dilated_ring, 3072 },
                   { "attn_ring_decode", run_ring_decode, 2048 } };

@@ -72,9 +72,9 @@
  *   content, and a size query such as attn_workspace_size gives the best size. A smaller workspace
  *   works too, more slowly, down to what one worker needs. A query reads lengths and offsets, but
  *   not the data of tensors, which may be NULL. On an error a query for a workspace sets *bytes to
- *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB; dilated
- *   attention less than 5.75, attn_resume_begin less than 6.5, a ring less than 7, with
- *   branches 8 (tests/stack.sh).
+ *   0. A call uses 2 to 4.5 KiB of stack, in every build measured less than 5 KiB;
+ *   gradients less than 5.5, dilated attention 6.25, attn_resume_begin 6.5, a ring 7, with branches 8
+ *   (tests/stack.sh).
  * Threads. The library starts no threads. If p.parallel_for and p.num_workers are set, that
  *   callback gets independent pieces of work, one list after another: up to six lists in
  *   attn_forward, six in attn_backward. Where row tiles are few and keys many, as in decoding,

@@ -28,7 +28,8 @@
  * Memory. The workspace needs the whole size that the query gives. A rank has at most two segments of
  *   a branch that reach beyond it; for each class of heads it holds their keys that take part. While
  *   these arrive it holds two messages, whose memory then serves the computation. The backward call
- *   holds the rows of these segments that take part, too: q, dout, o, stats (or lse) and dlse.
+ *   holds the rows of these segments that take part, too: q, dout, o, stats (or lse) and dlse. With a mean it
+ *   also holds o and statistics of each branch for the rank's rows, and dout of one branch, as f32.
  * Traffic. Keys arrive before the computation begins. They take as many exchanges as the rank that is
  *   furthest from keys that it needs is away: none if no segment reaches beyond a rank, one with causal
  *   if no segment has more than two ranks, at most size - 1. A key travels once for each branch and
@@ -79,7 +80,8 @@ ATTN_API attn_status attn_dilated_ring_backward_workspace_size(const attn_params
  *
  * *g may ask for any of dq, dk and dv, and may give dlse. dout, dlse and the gradients hold the rank's
  * own positions, as o does. It reads o and stats (or lse) as attn_dilated_backward does, and p.impl must
- * be tiled. ATTN_DILATED_MEAN, dbias, dsinks and dslopes are not built. Ranks may ask for different
+ * be tiled. With ATTN_DILATED_MEAN it reads neither (o must be given nonetheless) and computes those of each
+ * branch. dbias, dsinks and dslopes are not built. Ranks may ask for different
  * gradients; whether dlse and stats are given, and the types of o and dout, must be equal on all. All
  * ranks must call it. Returns the errors of attn_dilated_ring_forward. */
 ATTN_API attn_status attn_dilated_ring_backward(const attn_params *p, const attn_dilated *d,

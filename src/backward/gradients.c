@@ -95,10 +95,11 @@ static int64_t gradient_row(const attn_params *p, const sequence *s, int64_t j)
 /* end_of_gradients is an end_of_use_fn for dk and dv, which a cache does not scatter, and for the rest. */
 static int64_t end_of_gradients(const attn_params *p, int axis, int64_t count, int64_t b)
 {
-    const sequence s = sequence_of(p, b);
-    if (axis == AXIS_KEY)
-        return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
-    return end_of_use(p, axis, count, b);
+    sequence s;
+    if (axis != AXIS_KEY)
+        return end_of_use(p, axis, count, b);
+    s = sequence_of(p, b);
+    return s.key_from < s.key_to ? gradient_row(p, &s, s.key_to) : 0;
 }
 
 /* check_gradients_apart is check_call_apart for gradients, which read what a call has written. */

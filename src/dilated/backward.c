@@ -217,13 +217,12 @@ static attn_output view_output(const dilated_slot *w, const attn_output *t)
     return o;
 }
 
-/* prepare_mean_row gives the call a row of dout over the number of branches, packed and f32. */
-static void prepare_mean_row(dilated_slot *w, const call_row *at)
+/* share_dout gives a branch its share of a row of dout, which is over the number of branches, as f32. */
+static void share_dout(const dilated_slot *w, const call_row *at, float *to)
 {
     const attn_tensor *dout = &w->run->g.dout;
     const int64_t dim = w->asked->head_dim_v, row = w->s.q_row + at->position - w->before;
     const float count = (float)branches_of_head(&w->run->d, at->head);
-    float *to = SLOT_FLOATS(w, w->run->lay.dout) + at->row * dim;
     int64_t d;
     load_run(w->asked->kernels, dout->dtype, to, dout->data, ROW_AT(*dout, &w->s, at->head, row),
              dim);
@@ -231,7 +230,12 @@ static void prepare_mean_row(dilated_slot *w, const call_row *at)
         to[d] = to[d] / count;
 }
 
-/* prepare_mean gives the call the branch's own o and statistics, too. */
+static void prepare_mean_row(dilated_slot *w, const call_row *at)
+{
+    share_dout(w, at, SLOT_FLOATS(w, w->run->lay.dout) + at->row * w->asked->head_dim_v);
+}
+
+/* prepare_mean gives the call the branch's own o and statistics, and its share of dout. */
 static void prepare_mean(dilated_slot *w)
 {
     w->part = rows_in(w, w->run->lay.part, w->at.count * w->of.heads * w->at.rows);

@@ -32,6 +32,16 @@ static uint32_t dilated_hash(const attn_params *p, const attn_dilated *d, const 
     return g ? mix_rows(hash, p, g) : hash;
 }
 
+/* place_computed lets what this rank computes travel from where it lies. */
+static void place_computed(dilated_ring *r)
+{
+    dilated_side *s = &r->side[BY_ROWS];
+    int i;
+    for (i = 0; i < s->count; i++)
+        if (s->of[i].computed)
+            s->of[i].from.data = r->base + r->pl.computed[i];
+}
+
 static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated *d,
                                        const attn_gradients *g, const attn_ring *ring,
                                        const dilated_ring_plan *pl, attn_ring_stats *stats,
@@ -50,6 +60,7 @@ static dilated_ring *open_dilated_ring(const attn_params *p, const attn_dilated 
     r->sides = open_sides(&r->own, d, g ? &r->own_g : NULL, ring, r->side);
     r->pl = *pl;
     r->base = base;
+    place_computed(r);
     r->t = ring->transport;
     r->stats = stats;
     stats->canonical = 1;
@@ -81,7 +92,9 @@ static attn_status dilated_ring_run(const attn_params *p, const attn_dilated *d,
         status = agree_on_call(ring->transport, &stats, dilated_hash(p, d, g, ring));
     if (!status) {
         dilated_ring *r = open_dilated_ring(p, d, g, ring, &pl, &stats, workspace);
-        status = exchange_runs(r);
+        status = exchange_side(r, BY_KEYS, ATTN_OK);
+        if (!status && g)
+            status = exchange_rows(r);
         if (!status)
             status = agree_on_status(ring->transport, &stats, compute_own(r));
     }

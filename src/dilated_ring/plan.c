@@ -1,7 +1,7 @@
 /* src/dilated_ring/plan.c - the plan of a rank of dilated attention, and what can be wrong with the call.
  * SPDX-License-Identifier: MIT
  *
- *     workspace = | alignment | dilated_ring | panels | messages, then the run of attn_dilated |
+ *     workspace = | alignment | dilated_ring | panels | computed rows | messages, then the run of attn_dilated |
  *
  * A panel is the keys, or values, of one shared segment that take part, for one class of heads of a kv
  * head. Panels lie in the order: branch, batch entry, kv head, class, number of the segment. Gradients
@@ -22,6 +22,8 @@ enum { ROW_Q, ROW_DOUT, ROW_O, ROW_SUMS, ROW_DLSE, MOST_CARRIED };
 typedef struct carried {
     attn_tensor from;
     int64_t dim, bytes; /* bytes are those of dim elements. */
+    /* A tensor that the rank computes has `computed` bytes, and one for each branch `branch` each. */
+    int64_t computed, branch;
 } carried;
 
 /* A dilated_side is what travels, and how ranks share it. */
@@ -39,6 +41,7 @@ typedef struct side_plan {
 typedef struct dilated_ring_plan {
     dilated_layout lay; /* lay is that of this rank's rows. */
     side_plan side[SIDES];
+    int64_t computed[MOST_CARRIED]; /* These are tensors of rows. */
     int64_t sent, received, run, run_bytes, bytes;
 } dilated_ring_plan;
 
@@ -107,6 +110,32 @@ static void carry_tensor(dilated_side *s, const attn_tensor *t, int64_t dim)
     x->bytes = room_of(t->dtype, dim);
 }
 
+/* carry_computed carries rows that this rank computes as f32, packed; each of `branches` has its own. */
+static void carry_computed(dilated_side *s, int64_t dim, int branches)
+{
+    const int64_t length = range_of(&s->c, s->c.rank).count, heads = s->c.p->num_heads_q;
+    const int64_t row = times(dim, sizeof(float));
+    const attn_tensor packed = { .stride_seq = (ptrdiff_t)dim,
+                                 .stride_head = to_stride(times(length, dim)),
+                                 .stride_batch = to_stride(times(heads, times(length, dim))) };
+    carried *x = &s->of[s->count];
+    carry_tensor(s, &packed, dim);
+    x->branch = times(row, times(s->c.shape.entries_q, length));
+    x->computed = times(branches, x->branch);
+    if (branches == 1)
+        x->branch = 0;
+}
+
+/* With a mean each branch has an o and statistics of its own, and all have one share of dout. */
+static void carry_rows_of_mean(dilated_side *s)
+{
+    const attn_dilated *d = s->c.d;
+    carry_tensor(s, &s->c.p->q, s->c.shape.dim);
+    carry_computed(s, s->c.shape.dim_v, 1);
+    carry_computed(s, s->c.shape.dim_v, d->num_branches);
+    carry_computed(s, 2, d->num_branches);
+}
+
 static void carry_rows(dilated_side *s, const attn_gradients *g)
 {
     const attn_params *p = s->c.p;
@@ -130,7 +159,9 @@ static int open_sides(const attn_params *p, const attn_dilated *d, const attn_gr
     side[BY_ROWS].c.by_rows = 1;
     carry_tensor(&side[BY_KEYS], &p->k, side->c.shape.dim);
     carry_tensor(&side[BY_KEYS], &p->v, side->c.shape.dim_v);
-    if (g)
+    if (g && d->merge == ATTN_DILATED_MEAN)
+        carry_rows_of_mean(&side[BY_ROWS]);
+    else if (g)
         carry_rows(&side[BY_ROWS], g);
     return g ? SIDES : 1;
 }
@@ -202,6 +233,8 @@ OWN_FRAME static void plan_dilated_ring(const attn_params *p, const attn_dilated
     pl->bytes = DILATED_RING_HEAD;
     for (i = 0; i < sides; i++)
         most = max64(most, plan_side(&side[i], &pl->side[i], &pl->bytes));
+    for (i = 0; i < side[BY_ROWS].count; i++)
+        pl->computed[i] = place(&pl->bytes, side[BY_ROWS].of[i].computed, 1);
     pl->run = end = pl->bytes;
     pl->sent = place(&end, most, 1);
     pl->received = place(&end, pl->side[BY_KEYS].hops + pl->side[BY_ROWS].hops ? most : 0, 1);
@@ -264,14 +297,6 @@ static attn_status check_rows_are_keys(const attn_params *p, text *why)
     return ATTN_OK;
 }
 
-static attn_status check_merge(const attn_dilated *d, text *why)
-{
-    if (d->merge == ATTN_DILATED_MEAN)
-        return bad_field(why, ATTN_ERR_UNSUPPORTED, "merge", d->merge,
-                         " (mean) has no gradients over ranks: ATTN_DILATED_LSE has");
-    return ATTN_OK;
-}
-
 /* outline_of_rank makes *out the outline of this rank's rows. */
 OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_dilated *d,
                                              const attn_gradients *g, const attn_ring *ring,
@@ -281,8 +306,6 @@ OWN_FRAME static attn_status outline_of_rank(const attn_params *p, const attn_di
     problem pr;
     attn_status status = g ? validate_gradients(p, d, g, 0, &pr, &resolved, why)
                            : validate_dilated(p, d, 0, &pr, why);
-    if (!status && g)
-        status = check_merge(d, why);
     if (!status)
         status = check_rows_are_keys(&pr.p, why);
     if (status)
@@ -361,7 +384,7 @@ static attn_status check_dilated_ring(const attn_params *p, const attn_dilated *
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_tensors_held(p, g, ring, length, why);
+    status = check_tensors_held(p, g, ring, length, d->merge == ATTN_DILATED_MEAN, why);
     if (!status && have < pl->bytes)
         status = too_small(why, have, pl->bytes,
                            g ? "attn_dilated_ring_backward_workspace_size"

@@ -22,7 +22,7 @@ static void pack_run(const dilated_ring *r, const carried *x, const shared_run *
     for (i = 0; i < run->count; i++)
         for (h = 0; h < run->of.heads; h++, to += x->bytes)
             memcpy(to,
-                   (const char *)input_at(t, first + i * run->dilation) +
+                   (const char *)input_at(t, first + i * run->dilation) + run->n * x->branch +
                        bytes_between(t->dtype, entry + h * step),
                    (size_t)x->bytes);
 }
@@ -83,11 +83,12 @@ static ring_message message_of_hop(const dilated_ring *r, int hop)
     return m;
 }
 
-/* exchange_side brings this rank what it needs of one side. */
-static attn_status exchange_side(dilated_ring *r)
+/* exchange_side brings this rank what it needs of one side, unless the status so far is that of a
+ * failure, and returns what the ranks agree on. */
+static attn_status exchange_side(dilated_ring *r, int side, attn_status status)
 {
-    const dilated_cut *c = &r->side[r->under].c;
-    attn_status status = ATTN_OK;
+    const dilated_cut *c = &r->side[side].c;
+    r->under = side;
     r->out = r->base + r->pl.sent;
     each_run(c, c->rank, start_run, r);
     for (r->hop = 1; r->hop <= r->pl.side[r->under].hops; r->hop++) {
@@ -102,14 +103,6 @@ static attn_status exchange_side(dilated_ring *r)
             each_run(c, source_at(&c->cuts, c->rank, r->hop), pass_on_run, r);
     }
     return agree_on_status(r->t, r->stats, status);
-}
-
-static attn_status exchange_runs(dilated_ring *r)
-{
-    attn_status status = ATTN_OK;
-    for (r->under = 0; r->under < r->sides && !status; r->under++)
-        status = exchange_side(r);
-    return status;
 }
 
 /* panel_view gives a shared segment's rows of array i to a call. */

@@ -385,7 +385,7 @@ OWN_FRAME static attn_status check_ring(const attn_params *p, const attn_gradien
     if (status)
         return status;
     length = own_length(p, ring);
-    status = check_tensors_held(p, g, ring, length, why);
+    status = check_tensors_held(p, g, ring, length, 0, why);
     if (status)
         return status;
     status = ring_bytes(p, g, ring, &need);

@@ -202,13 +202,17 @@ static void take_local(attn_params *local, const attn_params *p, const attn_ring
 }
 
 /* check_tensors_held gives the sentence of an attn_forward or attn_backward without a workspace.
- * The call would run if that is all that is missing. */
+ * The call would run if that is all that is missing. Nonzero `computed` means that the level computes
+ * statistics itself. */
 OWN_FRAME static attn_status check_tensors_held(const attn_params *p, const attn_gradients *g,
-                                                const attn_ring *ring, int64_t length, text *why)
+                                                const attn_ring *ring, int64_t length, int computed,
+                                                text *why)
 {
     attn_params local;
     attn_status status;
     take_local(&local, p, ring, length);
+    if (computed)
+        local.stats.data = (void *)(uintptr_t)&not_read;
     status = g ? attn_backward(&local, g, NULL, 0) : attn_forward(&local, NULL, 0);
     if (status == ATTN_OK || status == ATTN_ERR_WORKSPACE)
         return ATTN_OK;
